@@ -23,7 +23,7 @@ from fiber._objects.address import Kind
 from fiber._objects.handle import Handle, SharedObject
 from fiber._objects.sync import monitor
 from fiber._objects.sync.barrier import OwnedBarrier, RemoteBarrier
-from fiber._objects.sync.condition import OwnedCondition
+from fiber._objects.sync.condition import OwnedCondition, RemoteCondition
 from fiber._objects.sync.event import OwnedEvent, RemoteEvent
 from fiber._objects.sync.hold import LocalHold
 from fiber._objects.sync.owned_waitable import OwnedWaitable, Place
@@ -90,12 +90,8 @@ class EventObject(Protocol):
         """True where it is set."""
 
 
-class ConditionObject(SharedObject, Protocol):
-    """A condition without its lock, at its owner or in another process."""
-
-    @property
-    def owner_ident(self) -> str:
-        """Identity of the owner; empty where that is this process."""
+class ConditionObject(Protocol):
+    """A condition without its lock: at its owner, in another process, or in memory that both share."""
 
     def wait(self, release: Callable[[], object], timeout: float | None, *, certain: bool) -> bool:
         """Call ``release`` and wait until notified; False if not in time.
@@ -402,7 +398,7 @@ class BoundedSemaphore(Semaphore):
         return f"<{type(self).__name__}(value={value}, maxvalue={self._maximum})>"
 
 
-class Condition(SyncHandle[ConditionObject]):
+class Condition(SyncHandle[OwnedCondition | RemoteCondition]):
     """A condition variable with its lock; as ``multiprocessing.Condition``.
 
     Args:
@@ -412,13 +408,16 @@ class Condition(SyncHandle[ConditionObject]):
 
     def __init__(self, lock: SemLock | None = None, *, ctx: Any = None) -> None:
         self._lock = _checked(RLock() if lock is None else lock)
-        self._own(OwnedCondition(store.current()))
+        current = store.current()
+        self._own(OwnedCondition(current, is_shared=_is_shared(current)))
 
     def _open(self) -> None:
         #: acquires the lock
         self.acquire = self._lock.acquire
         #: releases the lock
         self.release = self._lock.release
+        # the object, or the condition in shared memory
+        self._condition: ConditionObject = self._object.map(self._where) or self._object
         # True where changes of the lock may overtake messages to the condition's owner
         lock = self._lock
         is_shared = lock._semaphore is not lock._object  # noqa: SLF001 - its own
@@ -465,7 +464,7 @@ class Condition(SyncHandle[ConditionObject]):
             lock._release_save()  # noqa: SLF001 - its own
 
         try:
-            return self._object.wait(release, timeout, certain=self._owners_differ)
+            return self._condition.wait(release, timeout, certain=self._owners_differ)
         finally:
             if released:
                 lock._acquire_restore(depth)  # noqa: SLF001 - its own
@@ -493,7 +492,7 @@ class Condition(SyncHandle[ConditionObject]):
             PeerLostError: the process that it or its lock lives in is gone.
         """
         self._check("lock is not owned")
-        self._object.notify(min(n, sys.maxsize), certain=self._owners_differ)
+        self._condition.notify(min(n, sys.maxsize), certain=self._owners_differ)
 
     def notify_all(self) -> None:
         """Wake all waiting threads."""
@@ -501,7 +500,7 @@ class Condition(SyncHandle[ConditionObject]):
 
     def __repr__(self) -> str:
         try:
-            waiting = str(self._object.waiting())
+            waiting = str(self._condition.waiting())
         except FiberError:
             waiting = "unknown"
         return f"<{type(self).__name__}({self._lock}, {waiting})>"

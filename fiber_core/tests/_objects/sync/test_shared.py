@@ -2,9 +2,6 @@
 
 import contextlib
 import mmap
-import os
-import signal
-import sys
 import threading
 import warnings
 from unittest.mock import Mock
@@ -14,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import soak
+from dying import killed_at
 from fiber._objects.address import Kind
 from fiber._objects.sync import shared_event, shared_semaphore
 from fiber._objects.sync.event import OwnedEvent
@@ -128,28 +126,6 @@ def test_whatever_happens_permits_are_conserved(events, value, recover):
 # -- deaths
 
 
-def killed_at(line, action):
-    """Run an action in a forked process that is killed before its n-th line; False where it has fewer."""
-    pid = os.fork()
-    if not pid:
-        lines = 0
-
-        def trace(frame, event, argument):
-            nonlocal lines
-            if frame.f_code.co_filename not in (shared_semaphore.__file__, shared_event.__file__):
-                return None
-            if event == "line":
-                lines += 1
-                if lines == line:
-                    os.kill(os.getpid(), signal.SIGKILL)
-            return trace
-
-        with contextlib.suppress(BaseException):
-            action(lambda: sys.settrace(trace))
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) < 0
-
-
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize("step", ["acquire", "release", "wait"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -172,7 +148,7 @@ def test_a_process_may_be_killed_at_any_line(monkeypatch, kind, step):
 
     for _ in range(soak.count(20)):
         line = 1
-        while killed_at(line, use):
+        while killed_at(line, use, shared_semaphore):
             for _ in range(permits):
                 assert acquired(made.ours), f"before line {line}"
             assert made.ours.for_others().acquire(False) is False
@@ -372,6 +348,7 @@ def test_they_take_turns_with_those_that_do(lock, other, third):
         first.release()
         assert waits()
         second.release()
+        until(lambda: lock.value() == 1)
     with pytest.raises(ValueError, match="too many times"):
         theirs.release()
     until(lambda: lock._deputy is None)
@@ -483,7 +460,7 @@ def test_a_process_may_be_killed_at_any_line_of_setting_an_event(monkeypatch):
         ours = SharedEvent(memory, 0)
         waits = in_thread(lambda ours=ours: ours.wait(20))
         until(lambda ours=ours: ours._words[shared_event._IS_AWAITED])
-        is_killed = killed_at(line, use)
+        is_killed = killed_at(line, use, shared_event)
         assert not ours.is_set() or waits()
         ours.set()
         waits()

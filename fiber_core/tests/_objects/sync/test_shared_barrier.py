@@ -1,15 +1,13 @@
 """Barriers in shared memory: the same outcomes as of the state machine, deaths, processes without the memory."""
 
 import mmap
-import os
-import signal
-import sys
 from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dying import killed_at
 from fiber._objects.sync import shared_barrier
 from fiber._objects.sync.barrier import BarrierState, OwnedBarrier, PeersBarrierState
 from fiber._objects.sync.monitor import is_possible
@@ -156,24 +154,13 @@ def test_a_process_may_be_killed_at_any_line(monkeypatch):
     line, is_killed = 1, True
     while is_killed:
         memory, ours = made(2)
-        pid = os.fork()
-        if not pid:
-            lines = 0
 
-            def trace(frame, event, argument, line=line):
-                nonlocal lines
-                if frame.f_code.co_filename != shared_barrier.__file__:
-                    return None
-                lines += event == "line"
-                if lines == line:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return trace
-
+        def arrive(begin, memory=memory):
             theirs = SharedBarrier(memory, 0)
-            sys.settrace(trace)
+            begin()
             theirs.arrive(0.01, has_action=True)
-            os._exit(0)
-        is_killed = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) < 0
+
+        is_killed = killed_at(line, arrive, shared_barrier)
         # as the owner does, when it hears of it
         ours.abort()
         assert ours.arrive(20, has_action=False)[0] is Status.BROKEN

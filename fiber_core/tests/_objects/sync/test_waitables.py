@@ -1,5 +1,6 @@
 """Events, conditions, and what threads that wait for an object of any kind are told."""
 
+import mmap
 import threading
 
 import pytest
@@ -9,13 +10,17 @@ from hypothesis import strategies as st
 from fiber._objects.address import Kind
 from fiber._objects.sync import owned_waitable, remote_waitable
 from fiber._objects.sync.barrier import BarrierState, OwnedBarrier
-from fiber._objects.sync.condition import ConditionState, OwnedCondition
+from fiber._objects.sync.condition import ConditionState, OwnedCondition, PeersConditionState
 from fiber._objects.sync.event import EventState, OwnedEvent
+from fiber._objects.sync.monitor import is_possible
 from fiber._objects.sync.protocol import Op
 from fiber._objects.sync.semaphore import OwnedSemaphore, SemaphoreState
+from fiber._objects.sync.shared_condition import SIZE, SharedCondition
 from fiber._objects.sync.wait_queue import Request, Status
 from fiber.exceptions import LeaseLostError, PeerLostError
 from wire_world import in_thread, until
+
+NEEDS_MONITORS = pytest.mark.skipif(not is_possible(), reason="this system has no robust mutexes")
 
 
 def sleep(condition, timeout=20, release=lambda: None, *, certain=False):
@@ -145,10 +150,19 @@ EVENTS = st.lists(
 )
 
 
+def _shared_state():
+    shared = SharedCondition(mmap.mmap(-1, SIZE), 0, is_new=True)
+    return PeersConditionState(shared, lambda wait: None)
+
+
+STATES = [ConditionState, pytest.param(_shared_state, marks=NEEDS_MONITORS)]
+
+
 @pytest.mark.timeout(600)
-@given(EVENTS)
-def test_whatever_happens_each_request_is_answered_once_and_in_order(events):
-    condition = ConditionState()
+@pytest.mark.parametrize("state", STATES, ids=["pure", "in shared memory"])
+@given(events=EVENTS)
+def test_whatever_happens_each_request_is_answered_once_and_in_order(state, events):
+    condition = state()
     waiting: list[tuple[object, int]] = []
 
     def heard(answers):

@@ -13,9 +13,10 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from fiber._objects.address import Kind
-from fiber._objects.sync.owned_waitable import OwnedWaitable
+from fiber._objects.sync.owned_waitable import OwnedWaitable, Place
 from fiber._objects.sync.protocol import Op
 from fiber._objects.sync.remote_waitable import RemoteWaitable, Reply
+from fiber._objects.sync.shared_condition import SIZE, SharedCondition
 from fiber._objects.sync.wait_queue import Answer, Answers, Request, Status, WaitQueue
 
 if TYPE_CHECKING:
@@ -72,12 +73,111 @@ class ConditionState:
         return self.process_exited(process, 0)
 
 
-class OwnedCondition(OwnedWaitable):
-    """A condition at its owner; see :class:`~fiber.synchronize.ConditionObject`."""
+class PeersConditionState:
+    """What processes that do not map the memory of a shared condition have of it.
 
-    def __init__(self, store: Store) -> None:
-        self._condition = ConditionState()
+    Args:
+        shared: the condition.
+        start: has a thread call a function that waits; called when a request has to.
+    """
+
+    def __init__(
+        self,
+        shared: SharedCondition,
+        start: Callable[[Callable[[float], Callable[[], Answers]]], object],
+    ) -> None:
+        self._shared = shared
+        self._start = start
+        # requests and their entries
+        self._waits: dict[tuple[Hashable, int], tuple[Request, int]] = {}
+        self._unacknowledged: Counter[Hashable] = Counter()
+        # number of the last notification that was looked at
+        self._seen = 0
+
+    @property
+    def waiting(self) -> int:
+        """Number of waiting requests."""
+        return len(self._waits)
+
+    def wait(self, request: Request) -> Answers:
+        """Wait to be notified."""
+        self._waits[request.process, request.number] = request, self._shared.register()
+        self._start(self._wait)
+        return []
+
+    def notify(self, count: int) -> Answers:
+        """Wake the requests that have waited for longest."""
+        self._shared.notify(count, certain=True)
+        return self._answers()
+
+    def acknowledge(self, process: Hashable) -> None:
+        """A notification has arrived."""
+        self._unacknowledged[process] -= 1
+
+    def cancel(self, process: Hashable, number: int, *, expired: bool = False) -> Answers:
+        """Refuse a waiting request; no answer if it was answered before."""
+        out = self._answers()
+        request, at = self._waits.pop((process, number), (None, 0))
+        if request is None:
+            return out
+        if self._shared.leave(at):
+            return [*out, self._notified(request)]
+        return [*out, Answer(request, Status.REFUSED)]
+
+    def process_exited(self, process: Hashable, held: int) -> Answers:
+        """A process exits normally; wake others with its unacknowledged notifications."""
+        count = self._unacknowledged.pop(process, 0)
+        for key in [key for key in self._waits if key[0] == process]:
+            count += self._shared.leave(self._waits.pop(key)[1])
+        return self.notify(count)
+
+    def process_died(self, process: Hashable, description: str) -> Answers:
+        """A process died, which is no different."""
+        return self.process_exited(process, 0)
+
+    def _notified(self, request: Request) -> Answer:
+        self._unacknowledged[request.process] += 1
+        return Answer(request, Status.OK)
+
+    def _answers(self) -> Answers:
+        """Answer those that were notified."""
+        self._seen = self._shared.changes
+        out: Answers = []
+        for key, (request, at) in list(self._waits.items()):
+            if self._shared.is_notified(at):
+                del self._waits[key]
+                self._shared.leave(at)
+                out.append(self._notified(request))
+        return out
+
+    def _wait(self, seconds: float) -> Callable[[], Answers]:
+        self._shared.wait_for_change(self._seen, seconds)
+        self._shared.pass_on()
+        return self._answers
+
+
+class OwnedCondition(OwnedWaitable):
+    """A condition at its owner; see :class:`~fiber.synchronize.ConditionObject`.
+
+    Args:
+        store: of this process.
+        is_shared: True to have the state in memory that the processes of this host share.
+
+    Raises:
+        OSError: there is no room for that.
+    """
+
+    def __init__(self, store: Store, *, is_shared: bool = False) -> None:
+        self._condition: ConditionState | PeersConditionState = ConditionState()
         super().__init__(store, Kind.CONDITION, self._condition)
+        #: the condition in shared memory
+        self.shared = SharedCondition(*self._allocate(SIZE), is_new=True) if is_shared else None
+        if self.shared is not None:
+            self._state = self._condition = PeersConditionState(self.shared, self._wait_for_others)
+
+    def map(self, where: Place | None) -> SharedCondition | None:
+        """The condition in shared memory, if it is there."""
+        return self.shared
 
     # -- for threads of this process
 
@@ -93,7 +193,7 @@ class OwnedCondition(OwnedWaitable):
 
     def waiting(self) -> int:
         """Number of waiting threads."""
-        return self._condition.waiting
+        return self._condition.waiting if self.shared is None else self.shared.waiting()
 
     def _rollback(self, answer: Answer) -> Answers:
         return self._condition.notify(1) if answer.status is Status.OK else []
@@ -101,7 +201,7 @@ class OwnedCondition(OwnedWaitable):
     # -- other processes
 
     def _handle_request(self, op: int, request: Request, argument: int) -> Answers | None:
-        done = [Answer(request, Status.OK, self._condition.waiting)]
+        done = [Answer(request, Status.OK, self.waiting())]
         if op == Op.WAIT:
             return self._condition.wait(request)
         if op == Op.NOTIFY:
@@ -114,6 +214,22 @@ class OwnedCondition(OwnedWaitable):
 
 class RemoteCondition(RemoteWaitable):
     """A condition of another process; see :class:`~fiber.synchronize.ConditionObject`."""
+
+    _shared: SharedCondition | None = None
+
+    def map(self, where: Place | None) -> SharedCondition | None:
+        """The condition in shared memory; None where this process does not map that."""
+        with self._lock:
+            if self._shared is None:
+                found = self._mapped(where)
+                self._shared = found and SharedCondition(*found)
+            return self._shared
+
+    def fail(self, error: BaseException) -> None:
+        """The owner is lost: all uses raise an error."""
+        super().fail(error)
+        if self._shared is not None:
+            self._shared.cut_off(lambda: self.error_to_raise(self._error))
 
     def wait(self, release: Callable[[], object], timeout: float | None, *, certain: bool) -> bool:
         """Call ``release`` and wait until notified; False if not in time.
@@ -149,5 +265,7 @@ class RemoteCondition(RemoteWaitable):
 
     def on_exit(self, code: int) -> None:
         """Report the exit of this process while it waits."""
+        if self._error is None and self._shared is not None:
+            self._shared.on_exit()
         if self._error is None and self._requests:
             self.submit(functools.partial(self.send, Op.ENDING))

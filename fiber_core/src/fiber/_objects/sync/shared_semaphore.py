@@ -104,7 +104,11 @@ def entries_for(maximum: int, *, track_holders: bool) -> int:
 
 def own_identity() -> int:
     """Identity of this process: process id and start time."""
-    pid = os.getpid()
+    return _identity_of(os.getpid())
+
+
+@functools.cache
+def _identity_of(pid: int) -> int:
     return pid << _START_BITS | int(start_time(pid) or 0) & (1 << _START_BITS) - 1
 
 

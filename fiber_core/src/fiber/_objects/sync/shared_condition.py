@@ -1,0 +1,230 @@
+"""Conditions in memory that the processes of one host share, without their locks.
+
+Each thread that waits has an *entry*: the identity of its process, a number that tells who has waited for
+longest, and a word that says whether it was notified, which it waits for. A thread that was notified frees
+its entry; where its process dies before, those that wait pass the notification on, as they look from time
+to time whether the processes of the entries live.
+
+Apart from :mod:`~fiber._objects.sync.condition`, which is about messages.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
+from fiber._objects.sync.monitor import Monitored, Word
+from fiber._objects.sync.shared_semaphore import is_dead, own_identity
+from fiber._objects.waiting import HAS_TWO_CPUS, Deadline
+
+if TYPE_CHECKING:
+    import mmap
+
+# Words of the state, 8 bytes each, behind the monitor.
+#: number of the next wait
+_NEXT = 0
+#: changed by each notification, for threads that stand in for others
+_CHANGES = 1
+#: entries up to here may be in use
+_HIGH = 2
+_ENTRIES = 3
+#: words of an entry: identity; number of the wait; state; number of the next wait when it was notified
+_IDENTITY, _NUMBER, _STATE, _LIMIT, _ENTRY = 0, 1, 2, 3, 4
+_FREE, _WAITING, _NOTIFIED = 0, 1, 2
+_MOST = 256
+#: bytes of a condition
+SIZE = MONITOR_SIZE + 8 * (_ENTRIES + _ENTRY * _MOST)
+#: nanoseconds of a thread's first wait; later ones are twice as long each
+_FIRST, _LONGEST = 1_000_000, 128_000_000
+#: looks at its entry before a thread sleeps, 0.1 us each; to sleep and be woken takes 10 us and more
+_LOOKS = 100 if HAS_TWO_CPUS else 0
+
+
+class SharedCondition(Monitored):
+    """A condition in shared memory, as one process uses it.
+
+    Args:
+        memory: shared memory, mapped.
+        begin: where it begins there, a multiple of 8; :data:`SIZE` bytes.
+        is_new: True to make it, of zeros.
+    """
+
+    def __init__(self, memory: mmap.mmap, begin: int, *, is_new: bool = False) -> None:
+        super().__init__(memory, begin, is_new=is_new)
+        self._words = memoryview(memory)[begin + MONITOR_SIZE : begin + SIZE].cast("q")
+        self._changes = self._word(_CHANGES)
+        # words of the entries of threads of this process that wait
+        self._waits: dict[int, Word] = {}
+
+    # -- for the user's threads
+
+    def wait(self, release: Callable[[], object], timeout: float | None, *, certain: bool) -> bool:
+        """Call ``release`` and wait until notified; False if not in time.
+
+        Raises:
+            RuntimeError: too many threads of this host wait.
+        """
+        entries: list[int] = []
+        try:
+            at = self.register(entries)
+            self._waits[at] = self._word(at + _STATE)
+            release()
+            self._wait(at, Deadline(timeout))
+        except BaseException:
+            if entries and self._lost is None and self.leave(entries[0]):
+                self.notify(1, certain=True)
+            raise
+        finally:
+            for one in entries:
+                self._waits.pop(one, None)
+        return self.leave(at)
+
+    def notify(self, count: int, *, certain: bool) -> None:
+        """Wake so many, those that have waited for longest."""
+        notified = self._inside(functools.partial(self._notify, count, self._words[_NEXT] + 1))
+        for at in notified:
+            (self._waits.get(at) or self._word(at + _STATE)).wake()
+        if notified:
+            self._changes.wake()
+
+    def waiting(self) -> int:
+        """Number of waiting threads."""
+        self.check()
+        words = self._words
+        return sum(words[at + _STATE] == _WAITING for at in self._all())
+
+    def _wait(self, at: int, deadline: Deadline) -> None:
+        words, state = self._words, at + _STATE
+        for _ in range(_LOOKS):
+            if words[state] == _NOTIFIED:
+                return
+        turn = _FIRST
+        while words[state] != _NOTIFIED:
+            self.check()
+            left = deadline.left
+            if left == 0:
+                return
+            seconds = turn / 1e9
+            before = time.monotonic_ns()
+            self._waits[at].wait(_WAITING, seconds if left is None else min(left, seconds))
+            if time.monotonic_ns() - before >= turn:
+                self.pass_on()
+                turn = min(2 * turn, _LONGEST)
+
+    # -- entries
+
+    def register(self, entries: list[int] | None = None) -> int:
+        """Begin to wait: where its entry is.
+
+        Args:
+            entries: a list that it is appended to, before any interrupt can come.
+
+        Raises:
+            RuntimeError: too many threads of this host wait.
+        """
+        kept: list[int] = [] if entries is None else entries
+        self._inside(functools.partial(self._register, kept))
+        if not kept:
+            msg = f"more than {_MOST} threads wait for one condition on this host"
+            raise RuntimeError(msg)
+        return kept[0]
+
+    def leave(self, at: int) -> bool:
+        """Wait no more; True where it was notified."""
+        return self._inside(functools.partial(self._leave, at))
+
+    def is_notified(self, at: int) -> bool:
+        """True where a wait was notified."""
+        return self._words[at + _STATE] == _NOTIFIED
+
+    @property
+    def changes(self) -> int:
+        """Number that each notification changes."""
+        return self._words[_CHANGES]
+
+    def wait_for_change(self, number: int, seconds: float) -> None:
+        """Wait until :attr:`changes` is another number than this; may return early."""
+        self._changes.wait(number, seconds)
+
+    def pass_on(self) -> None:
+        """Free the entries of dead processes, and wake others with notifications that these had."""
+        words = self._words
+        own = own_identity()
+        used = {words[at + _IDENTITY] for at in self._all() if words[at + _STATE]} - {own}
+        for identity in filter(is_dead, used):
+            self._free(identity)
+
+    def _free(self, identity: int) -> None:
+        """Free the entries of a process that waits no more."""
+        words = self._words
+        for at in [at for at in self._all() if words[at + _IDENTITY] == identity]:
+            number = words[at + _LIMIT]
+            if self.leave(at):
+                # to those that waited when it was notified
+                for one in self._inside(functools.partial(self._notify, 1, number)):
+                    self._word(one + _STATE).wake()
+                self._changes.wake()
+
+    def _word(self, index: int) -> Word:
+        memory, begin = self._where
+        return Word(memory, begin + MONITOR_SIZE + 8 * index)
+
+    def _all(self) -> Iterator[int]:
+        return iter(range(_ENTRIES, _ENTRIES + _ENTRY * self._words[_HIGH], _ENTRY))
+
+    # -- with the monitor entered
+
+    def _register(self, entries: list[int]) -> None:
+        words = self._words
+        number = words[_HIGH]
+        at = next((at for at in self._all() if not words[at + _STATE]), _ENTRIES + _ENTRY * number)
+        if number == _MOST and at == _ENTRIES + _ENTRY * number:
+            return
+        entries.append(at)
+        words[at + _IDENTITY], words[at + _NUMBER] = own_identity(), words[_NEXT]
+        words[_NEXT] += 1
+        words[_HIGH] = max(number, (at - _ENTRIES) // _ENTRY + 1)
+        words[at + _STATE] = _WAITING
+
+    def _leave(self, at: int) -> bool:
+        words = self._words
+        was_notified = words[at + _STATE] == _NOTIFIED
+        words[at + _STATE] = _FREE
+        while words[_HIGH] and not words[_ENTRIES + _ENTRY * (words[_HIGH] - 1) + _STATE]:
+            words[_HIGH] -= 1
+        return was_notified
+
+    def _notify(self, count: int, before: int) -> list[int]:
+        """Notify so many of those whose number is lower; where their entries are."""
+        words = self._words
+        waiting = [
+            at
+            for at in self._all()
+            if words[at + _STATE] == _WAITING and words[at + _NUMBER] < before
+        ]
+        waiting.sort(key=lambda at: words[at + _NUMBER])
+        notified = waiting[:count]
+        for at in notified:
+            words[at + _LIMIT] = words[_NEXT]
+            words[at + _STATE] = _NOTIFIED
+        words[_CHANGES] += 1
+        return notified
+
+    def _repair(self) -> None:
+        """Nothing to do: an entry is in use or not by one word, which is the last to be written."""
+
+    # -- the ends of this process, and of its connection to the owner
+
+    def on_exit(self) -> None:
+        """This process exits normally, while threads of it may wait."""
+        if self._waits:
+            self._free(own_identity())
+
+    def cut_off(self, error: Callable[[], BaseException]) -> None:
+        """This process has lost the owner: all uses raise an error from now on."""
+        self._refuse(error)
+        for word in list(self._waits.values()):
+            word.wake()
