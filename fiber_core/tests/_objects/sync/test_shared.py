@@ -236,6 +236,37 @@ def test_an_interrupt_takes_no_report_with_it(where):
         assert made.ours.acquire(False)
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize("use", ["acquire", "release", "report_again"])
+def test_an_interrupt_behind_a_death_inside_leaves_it_in_order(use):
+    made = Made()
+    if use == "release":
+        made.ours.acquire()
+
+    def die(begin):
+        theirs = made.here()
+        theirs._try_lock(theirs._mutex)
+        begin()
+        theirs.value()
+
+    assert killed_at(1, die, shared_semaphore)
+    # what it would have left behind
+    made.ours._words[shared_semaphore._FREE] = 7
+    interrupted_behind(made.ours, "_try_lock")
+    with pytest.raises(KeyboardInterrupt):
+        getattr(made.ours, use)(*(["a process"] if use == "report_again" else []))
+    assert made.ours.value() == 1
+    assert acquired(made.ours)
+    assert made.ours.value() == 0
+
+
+def test_a_wait_that_is_always_short_looks_too():
+    made = Made()
+    made.of_the_dead().acquire()
+    with pytest.warns(HolderDiedWarning):
+        until(lambda: made.ours.acquire(timeout=0.0001))
+
+
 def test_an_interrupt_before_the_state_is_entered_repairs_nothing(monkeypatch):
     semaphore = Made().ours
     monkeypatch.setattr(semaphore, "_try_lock", Mock(side_effect=KeyboardInterrupt))

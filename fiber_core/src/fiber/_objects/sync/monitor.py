@@ -121,8 +121,9 @@ def is_possible() -> bool:
 class Monitor:
     """A monitor in this process.
 
-    Threads that need nothing but the mutex, at once, call ``try_lock(mutex)`` and ``unlock(mutex)``, which are functions of the C library: the first returns 0, or else a code for :meth:`enter`; the second
-    does nothing where the thread is not inside.
+    Threads that need nothing but the mutex, at once, call ``try_lock(mutex)`` and ``unlock(mutex)``, which are
+    functions of the C library: the first returns 0, or else a code for :meth:`enter`; the second does nothing
+    where the thread is not inside.
 
     Args:
         memory: shared memory, mapped.
@@ -141,6 +142,10 @@ class Monitor:
         if is_new:
             self._functions.init(self.mutex, self._functions.attributes)
 
+    def repair_is_due(self) -> bool:
+        """With the monitor entered: True, once, where a thread died inside."""
+        return not self._functions.consistent(self.mutex)
+
     def enter(self, code: int) -> bool:
         """Go on where ``try_lock`` has not returned 0, until the mutex is this thread's.
 
@@ -157,8 +162,7 @@ class Monitor:
             until = _Timespec.of(time.time() + TURN)
             code = self._functions.lock(self.mutex, ctypes.byref(until))
         if code == errno.EOWNERDEAD:
-            self._functions.consistent(self.mutex)
-            return True
+            return self.repair_is_due()
         if code == errno.EDEADLK:
             msg = (
                 "a handler of a signal, or a finalizer, uses an object of fiber that its thread was just "
@@ -255,8 +259,18 @@ class Monitored:
                 self._repair()
             raise
         finally:
-            # nothing where an interrupt came first
-            self._unlock(self._mutex)
+            if has_begun:
+                self._unlock(self._mutex)
+            else:
+                self._back_out()
+
+    def _back_out(self) -> None:
+        """After an interrupt: leave the monitor if this thread is inside, its state in order."""
+        # an error says that it is another's; that of a thread which has it already says so
+        code = self._monitor.try_lock(self._mutex)
+        if code != errno.EBUSY and self._monitor.repair_is_due():
+            self._repair()
+        self._unlock(self._mutex)
 
     def _refuse(self, error: Callable[[], BaseException]) -> None:
         """Have all uses raise an error from now on: the owner is lost."""

@@ -250,6 +250,8 @@ class SharedSemaphore(HoldMixin, Monitored):
             while outcome[0] is Status.REFUSED:
                 left = deadline.left
                 if left == 0:
+                    if self._look_again():
+                        self._recover_dead()
                     return self._take(has_waited=True)
                 seconds = turn / 1e9
                 before = time.monotonic_ns()
@@ -319,7 +321,7 @@ class SharedSemaphore(HoldMixin, Monitored):
                 words[_REPORT] = 0
             self._unlock(self._mutex)
         except BaseException:
-            self._unlock(self._mutex)
+            self._back_out()
             if text and not words[_REPORT]:
                 self._inside(functools.partial(self._report_death, text))
             if acquired:
@@ -358,7 +360,7 @@ class SharedSemaphore(HoldMixin, Monitored):
             if waiting:
                 self._wake_one()
         except BaseException:
-            self._unlock(self._mutex)
+            self._back_out()
             if not changed and self._lost is None and not fork.is_forked_child():
                 self._give_back()
             elif waiting:
