@@ -57,12 +57,7 @@ def test_a_worker_that_dials_again_loses_what_it_held_and_gets_the_function_anew
     master.finish(former, head, ["too late"])
     master.work(latter, square)
     assert sink.outcomes == {0: 1}
-
-
-def test_the_end_of_its_former_connection_does_not_cut_it(master):
-    former, latter = master.peers["a"], master.connect("a")
-    master.ask(former)
-    master.ask(latter)
+    # nor does its end cut the worker
     master.dispatcher.on_peer_lost(former)
     assert ("cut", "a") not in master.observer.events
     master.dispatcher.on_peer_lost(latter)

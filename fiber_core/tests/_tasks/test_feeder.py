@@ -69,24 +69,27 @@ def test_what_is_drawn_reaches_the_call_in_order_and_closes_it(master, feeds):
     assert sink.is_done
 
 
-@pytest.fixture
-def endless(feeds):
-    """An endless iterable that was drawn up to the window, and its feeder."""
+def test_an_endless_iterable_is_drawn_up_to_the_window_until_it_is_stopped(feeds):
     source = Source(itertools.count())
     feeder, *_ = feeds(source)
     until(lambda: source.drawn >= module.INITIAL_AHEAD)
-    return source, feeder
-
-
-def test_an_endless_iterable_is_drawn_up_to_the_window_and_what_is_taken_makes_room(endless):
-    source, feeder = endless
     assert not source.closed.wait(0.05)
     assert source.drawn == module.INITIAL_AHEAD
+    # what is taken makes room
     feeder.taken(10)
     until(lambda: source.drawn == module.INITIAL_AHEAD + 10)
-    feeder.arrived(10)
+    feeder.arrived(15)
     assert not source.closed.wait(0.05)
     assert source.drawn == module.INITIAL_AHEAD + 10
+    # and while draining every outcome
+    feeder.drain()
+    until(lambda: source.drawn == module.INITIAL_AHEAD + 15)
+    feeder.arrived(5)
+    until(lambda: source.drawn == module.INITIAL_AHEAD + 20)
+    feeder.stop()
+    feeder._thread.join(20)
+    assert not feeder._thread.is_alive()
+    assert source.closed.is_set(), "the thread that ran the generator closes it"
 
 
 def test_the_window_grows_with_small_items_and_shrinks_with_large_ones(feeds):
@@ -99,23 +102,6 @@ def test_the_window_grows_with_small_items_and_shrinks_with_large_ones(feeds):
     assert feeder._window() == 8
     call.item_bytes = module.MAX_AHEAD_BYTES * 100
     assert feeder._window() == 4, "enough to keep two workers busy"
-
-
-def test_while_draining_outcomes_make_room(endless):
-    source, feeder = endless
-    feeder.arrived(5)
-    feeder.drain()
-    until(lambda: source.drawn == module.INITIAL_AHEAD + 5)
-    feeder.arrived(5)
-    until(lambda: source.drawn == module.INITIAL_AHEAD + 10)
-
-
-def test_stopped_it_ends_and_closes_the_generator_on_its_own_thread(endless):
-    source, feeder = endless
-    feeder.stop()
-    feeder._thread.join(20)
-    assert not feeder._thread.is_alive()
-    assert source.closed.is_set()
 
 
 def test_stopped_while_the_iterable_waits_it_ends_once_that_answers(feeds):
