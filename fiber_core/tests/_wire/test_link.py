@@ -183,31 +183,21 @@ class TestItsEnd:
             with pytest.raises(PeerLostError):
                 wait()
 
-    def test_a_blocked_send_raises(self, listening, link):
-        full = threading.Event()
-
+    @pytest.mark.parametrize("who", ["the listener", "another thread"])
+    @pytest.mark.parametrize("size", [2**14, 2**20])
+    def test_a_blocked_send_raises_when_one_closes_it(self, listening, link, who, size):
         def fill():
             while True:
-                link.send(Kind.CAST, 9, 1, [b"x" * 2**14])
-                full.set()
-
-        with listening.held():
-            wait = in_thread(fill)
-            assert full.wait(TIMEOUT)
-            # without the handler thread, as when the process is killed
-            close_listeners(listening)
-            with pytest.raises(PeerLostError):
-                wait()
-
-    def test_a_blocked_send_raises_when_another_thread_closes_it(self, listening, link):
-        def fill():
-            while True:
-                link.send(Kind.CAST, 9, 1, [b"x" * 2**20])
+                link.send(Kind.CAST, 9, 1, [b"x" * size])
 
         with listening.held():
             wait = in_thread(fill)
             time.sleep(0.1)
-            link.close()
+            if who == "another thread":
+                link.close()
+            else:
+                # without the handler thread, as when the process is killed
+                close_listeners(listening)
             with pytest.raises(PeerLostError):
                 wait()
 
