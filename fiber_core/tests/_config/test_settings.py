@@ -71,30 +71,29 @@ class TestPrecedence:
         assert (config.cpu, config.memory) == (None, None)
 
 
-class TestCoreKeys:
-    @pytest.mark.parametrize(
-        "key, value",
-        [
-            ("log_level", "loud"),
-            ("cpu", "0"),
-            ("memory", "4Xi"),
-            ("start_timeout", "0"),
-            ("lease", "-1"),
-            ("max_frame", "100"),
-            ("max_frame", str(2**31)),
-            ("max_attempts", "0"),
-        ],
-    )
-    def test_a_bad_value_names_the_key_and_where_it_was_set(self, tmp_path, key, value):
-        variable = f"FIBER_{key.upper()}"
-        text = rf"bad value '{value}' for '{key}' \(environment {variable}\): ."
-        with pytest.raises(ConfigError, match=text):
-            load(tmp_path, environ={variable: value})
-        with pytest.raises(ConfigError, match=rf"'{key}' \(.*fiberconfig:2\)"):
-            load(tmp_path, file=f"# here\n{key} = {value}\n")
-        # as a bad argument is elsewhere
-        with pytest.raises(ValueError, match=rf"'{key}' \(argument {key} to fiber.init\)"):
-            load(tmp_path, {key: value})
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        ("log_level", "loud"),
+        ("cpu", "0"),
+        ("memory", "4Xi"),
+        ("start_timeout", "0"),
+        ("lease", "-1"),
+        ("max_frame", "100"),
+        ("max_frame", str(2**31)),
+        ("max_attempts", "0"),
+    ],
+)
+def test_a_bad_value_names_the_key_and_where_it_was_set(tmp_path, key, value):
+    variable = f"FIBER_{key.upper()}"
+    text = rf"bad value '{value}' for '{key}' \(environment {variable}\): ."
+    with pytest.raises(ConfigError, match=text):
+        load(tmp_path, environ={variable: value})
+    with pytest.raises(ConfigError, match=rf"'{key}' \(.*fiberconfig:2\)"):
+        load(tmp_path, file=f"# here\n{key} = {value}\n")
+    # as a bad argument is elsewhere
+    with pytest.raises(ValueError, match=rf"'{key}' \(argument {key} to fiber.init\)"):
+        load(tmp_path, {key: value})
 
 
 class TestBackendKeys:
@@ -180,19 +179,16 @@ def found(collector, owner):
     return {key: raw.value for key, raw in collector.by_owner[owner].items()}
 
 
-class TestOwners:
-    def test_keys_go_to_the_core_and_to_backends_by_prefix_of_which_the_longer_counts(
-        self, collector
-    ):
-        collector.add_arguments({"cpu": 1, "blue_speed": 2, "red_speed": 3, "blue_pale_speed": 4})
-        # not set
-        collector.add_arguments({"cpu": None, "imgae": None})
+def test_keys_go_to_the_core_and_to_backends_by_prefix_of_which_the_longer_counts(collector):
+    collector.add_arguments({"cpu": 1, "blue_speed": 2, "red_speed": 3, "blue_pale_speed": 4})
+    # not set
+    collector.add_arguments({"cpu": None, "imgae": None})
 
-        assert found(collector, "") == {"cpu": 1}
-        assert found(collector, "blue") == {"speed": 2}
-        assert found(collector, "red") == {"speed": 3}
-        assert found(collector, "blue-pale") == {"speed": 4}
-        assert key_prefix("blue-pale") == "blue_pale_"
+    assert found(collector, "") == {"cpu": 1}
+    assert found(collector, "blue") == {"speed": 2}
+    assert found(collector, "red") == {"speed": 3}
+    assert found(collector, "blue-pale") == {"speed": 4}
+    assert key_prefix("blue-pale") == "blue_pale_"
 
 
 class TestUnknown:
@@ -437,50 +433,49 @@ def values(settings, section="default"):
     return {key: raw.value for key, raw in settings.sections[section].items()}
 
 
-class TestIni:
-    @pytest.mark.parametrize(
-        "text, default, k8s",
-        [
-            (
-                "[default]\nimage = a:1\n\n[k8s]\nnamespace: rl\n",
-                {"image": "a:1"},
-                {"namespace": "rl"},
-            ),
-            (
-                "backend=blue\nimage = a=b\n[default]\ncpu=2\n",
-                {"backend": "blue", "image": "a=b", "cpu": "2"},
-                None,
-            ),
-            (
-                "env =\n    HOME_OF_DATA\n    OTHER\ncpu = 1\n",
-                {"env": "HOME_OF_DATA\nOTHER", "cpu": "1"},
-                None,
-            ),
-            ("  cpu = 1\n  memory = 2\n", {"cpu": "1", "memory": "2"}, None),
-            (
-                'image = "a:1"\nbackend = \'blue\'\nlog_file = "odd\n',
-                {"image": "a:1", "backend": "blue", "log_file": '"odd'},
-                None,
-            ),
-            ("Backend = Blue\n[K8S]\nNameSpace = x\n", {"backend": "Blue"}, {"namespace": "x"}),
-            ("\ufeffcpu = 1\r\nmemory = 2\r\n", {"cpu": "1", "memory": "2"}, None),
-        ],
-        ids=[
-            "sections",
-            "lines before any section",
-            "indented lines continue a list",
-            "indented keys",
-            "matching quotes are taken off",
-            "any case",
-            "of an editor that marks its encoding",
-        ],
-    )
-    def test_keys_are_read(self, tmp_path, text, default, k8s):
-        (tmp_path / ".fiberconfig").write_text(text)
-        found = read_file(tmp_path)
+@pytest.mark.parametrize(
+    "text, default, k8s",
+    [
+        (
+            "[default]\nimage = a:1\n\n[k8s]\nnamespace: rl\n",
+            {"image": "a:1"},
+            {"namespace": "rl"},
+        ),
+        (
+            "backend=blue\nimage = a=b\n[default]\ncpu=2\n",
+            {"backend": "blue", "image": "a=b", "cpu": "2"},
+            None,
+        ),
+        (
+            "env =\n    HOME_OF_DATA\n    OTHER\ncpu = 1\n",
+            {"env": "HOME_OF_DATA\nOTHER", "cpu": "1"},
+            None,
+        ),
+        ("  cpu = 1\n  memory = 2\n", {"cpu": "1", "memory": "2"}, None),
+        (
+            'image = "a:1"\nbackend = \'blue\'\nlog_file = "odd\n',
+            {"image": "a:1", "backend": "blue", "log_file": '"odd'},
+            None,
+        ),
+        ("Backend = Blue\n[K8S]\nNameSpace = x\n", {"backend": "Blue"}, {"namespace": "x"}),
+        ("\ufeffcpu = 1\r\nmemory = 2\r\n", {"cpu": "1", "memory": "2"}, None),
+    ],
+    ids=[
+        "sections",
+        "lines before any section",
+        "indented lines continue a list",
+        "indented keys",
+        "matching quotes are taken off",
+        "any case",
+        "of an editor that marks its encoding",
+    ],
+)
+def test_keys_of_ini_are_read(tmp_path, text, default, k8s):
+    (tmp_path / ".fiberconfig").write_text(text)
+    found = read_file(tmp_path)
 
-        assert values(found) == default
-        assert (values(found, "k8s") if k8s else None) == k8s
+    assert values(found) == default
+    assert (values(found, "k8s") if k8s else None) == k8s
 
 
 class TestTrust:

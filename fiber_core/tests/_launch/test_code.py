@@ -214,22 +214,21 @@ class TestFiles:
             pkgutil.get_data("near_pkg", name)
 
 
-class TestExplanations:
-    @pytest.mark.parametrize(
-        "name,words",
-        [
-            ("no_such_module_anywhere", "no module named 'no_such_module_anywhere' on "),
-            ("no_such_module_anywhere", "pip install no_such_module_anywhere"),
-            ("near_hidden", "is ignored by {program}/.gitignore (line 'near_hidden.py')"),
-            ("near_pkg.none", "has no such module"),
-        ],
-    )
-    def test_a_module_that_is_not_there_is_explained_once(self, host, program, name, words):
-        with pytest.raises(ModuleNotFoundError) as caught:
-            importlib.import_module(name)
-        host.finder.explain(caught.value)
-        host.finder.explain(caught.value)
-        assert str(caught.value).count(words.format(program=program)) == 1
+@pytest.mark.parametrize(
+    "name,words",
+    [
+        ("no_such_module_anywhere", "no module named 'no_such_module_anywhere' on "),
+        ("no_such_module_anywhere", "pip install no_such_module_anywhere"),
+        ("near_hidden", "is ignored by {program}/.gitignore (line 'near_hidden.py')"),
+        ("near_pkg.none", "has no such module"),
+    ],
+)
+def test_a_module_that_is_not_there_is_explained_once(host, program, name, words):
+    with pytest.raises(ModuleNotFoundError) as caught:
+        importlib.import_module(name)
+    host.finder.explain(caught.value)
+    host.finder.explain(caught.value)
+    assert str(caught.value).count(words.format(program=program)) == 1
 
 
 def test_the_parents_main_is_run_as_spawn_does(host, program, monkeypatch):

@@ -162,31 +162,30 @@ class TestCarriers:
             assert in_thread(codec.envelope)() is None
 
 
-class TestFindingOut:
-    @pytest.mark.parametrize(
-        "spec, file, found",
-        [
-            (None, None, False),
-            (None, "/nowhere/script.py", False),
-            (None, __file__, True),
-            ("package.module", __file__, True),
-            ("package.__main__", __file__, False),
-            ("__main__", __file__, False),
-        ],
-    )
-    def test_children_can_load_scripts_and_modules(self, monkeypatch, spec, file, found):
-        from importlib.machinery import ModuleSpec
+@pytest.mark.parametrize(
+    "spec, file, found",
+    [
+        (None, None, False),
+        (None, "/nowhere/script.py", False),
+        (None, __file__, True),
+        ("package.module", __file__, True),
+        ("package.__main__", __file__, False),
+        ("__main__", __file__, False),
+    ],
+)
+def test_children_can_load_scripts_and_modules(monkeypatch, spec, file, found):
+    from importlib.machinery import ModuleSpec
 
-        main = type(sys)("__main__")
-        main.__spec__ = None if spec is None else ModuleSpec(spec, None)
-        if file is not None:
-            main.__file__ = file
-        monkeypatch.setitem(sys.modules, "__main__", main)
-        monkeypatch.setattr(codec, "_main_by_reference", None)
-        assert codec.main_by_reference() is found
-        # it does not change in the life of a process
-        monkeypatch.delattr(main, "__file__", raising=False)
-        assert codec.main_by_reference() is found
+    main = type(sys)("__main__")
+    main.__spec__ = None if spec is None else ModuleSpec(spec, None)
+    if file is not None:
+        main.__file__ = file
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setattr(codec, "_main_by_reference", None)
+    assert codec.main_by_reference() is found
+    # it does not change in the life of a process
+    monkeypatch.delattr(main, "__file__", raising=False)
+    assert codec.main_by_reference() is found
 
 
 class AwkwardError(Exception):

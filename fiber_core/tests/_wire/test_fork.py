@@ -256,75 +256,73 @@ class TestWhatIsTheUsers:
         )
 
 
-class TestTheParentsDeath:
-    def test_peers_see_it_although_the_child_lives_on(self, scheme, folder, listen):
-        """The child's copies of the descriptors must not keep the connections open."""
-        ours = listen(scheme)
-        mailbox = Mailbox()
-        ours.endpoint.serve(2, mailbox)
-        script = """
-        credentials = Credentials.from_json(json.loads(sys.stdin.readline()))
-        url = sys.stdin.readline().strip()
-        listening = ListeningEndpoint(scheme, folder, credentials=credentials)
-        dialled = Link(url, credentials, hello("parent"))
-        read, write = os.pipe()
-        pid = os.fork()
-        if not pid:
-            os.write(write, b"x")
-            time.sleep(60)
-            os._exit(0)
-        os.read(read, 1)
-        print(pid, listening.url, flush=True)
+def test_peers_see_the_parents_death_although_the_child_lives_on(scheme, folder, listen):
+    """The child's copies of the descriptors must not keep the connections open."""
+    ours = listen(scheme)
+    mailbox = Mailbox()
+    ours.endpoint.serve(2, mailbox)
+    script = """
+    credentials = Credentials.from_json(json.loads(sys.stdin.readline()))
+    url = sys.stdin.readline().strip()
+    listening = ListeningEndpoint(scheme, folder, credentials=credentials)
+    dialled = Link(url, credentials, hello("parent"))
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.write(write, b"x")
         time.sleep(60)
+        os._exit(0)
+    os.read(read, 1)
+    print(pid, listening.url, flush=True)
+    time.sleep(60)
+    """
+    theirs = folder / "theirs"
+    theirs.mkdir()
+    words = "-c", whole(script), scheme, str(theirs)
+    parent = running.Program(folder, *words, environ=environ())
+    child = None
+    try:
+        parent.tell(json.dumps(ours.credentials.with_certificate().to_json()))
+        parent.tell(ours.url)
+        pid, url = parent.line().split()
+        child = psutil.Process(int(pid))
+        link = Link(url, ours.credentials, hello("third"))
+        assert ours.peer("parent").alive
+        began = time.monotonic()
+        parent.process.kill()
+        with pytest.raises(PeerLostError):
+            link.receive(timeout=TIMEOUT)
+        assert mailbox.next_lost().ident == "parent"
+        assert time.monotonic() - began < TIMEOUT / 2
+        assert child.is_running()
+        assert child.status() != psutil.STATUS_ZOMBIE
+        link.close()
+    finally:
+        if child is not None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        parent.process.kill()
+        # ends with the last that holds its output
+        parent.process.communicate(timeout=TIMEOUT)
+
+
+@pytest.mark.parametrize("scheme", ["ipc", "tls+tcp"])
+def test_sockets_that_a_program_left_open_are_closed_at_its_end(scheme, folder):
+    """Not by nng's own end, which aborts the process while a thread of nng ends a TLS pipe."""
+    run(
         """
-        theirs = folder / "theirs"
-        theirs.mkdir()
-        words = "-c", whole(script), scheme, str(theirs)
-        parent = running.Program(folder, *words, environ=environ())
-        child = None
-        try:
-            parent.tell(json.dumps(ours.credentials.with_certificate().to_json()))
-            parent.tell(ours.url)
-            pid, url = parent.line().split()
-            child = psutil.Process(int(pid))
-            link = Link(url, ours.credentials, hello("third"))
-            assert ours.peer("parent").alive
-            began = time.monotonic()
-            parent.process.kill()
-            with pytest.raises(PeerLostError):
-                link.receive(timeout=TIMEOUT)
-            assert mailbox.next_lost().ident == "parent"
-            assert time.monotonic() - began < TIMEOUT / 2
-            assert child.is_running()
-            assert child.status() != psutil.STATUS_ZOMBIE
-            link.close()
-        finally:
-            if child is not None:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    child.kill()
-            parent.process.kill()
-            # ends with the last that holds its output
-            parent.process.communicate(timeout=TIMEOUT)
+        from multiprocessing import util
+        from fiber._wire import nng
 
+        def check():
+            assert all(socket._closed for socket in left)
 
-class TestTheEnd:
-    @pytest.mark.parametrize("scheme", ["ipc", "tls+tcp"])
-    def test_sockets_that_a_program_left_open_are_closed_at_its_end(self, scheme, folder):
-        """Not by nng's own end, which aborts the process while a thread of nng ends a TLS pipe."""
-        run(
-            """
-            from multiprocessing import util
-            from fiber._wire import nng
-
-            def check():
-                assert all(socket._closed for socket in left)
-
-            open_all(scheme, folder)
-            left = list(nng._open)
-            assert left
-            # the last of all
-            util.Finalize(None, check, exitpriority=-20_000)
-            """,
-            scheme,
-            folder,
-        )
+        open_all(scheme, folder)
+        left = list(nng._open)
+        assert left
+        # the last of all
+        util.Finalize(None, check, exitpriority=-20_000)
+        """,
+        scheme,
+        folder,
+    )

@@ -32,11 +32,10 @@ from wire_world import (
 FRAME = frames.header(Kind.CAST, size=3) + b"abc"
 
 
-class TestFrames:
-    def test_what_is_sent_to_a_pipe_that_never_was_is_gone(self, ours, theirs):
-        ours.send(12345, FRAME, [])
-        theirs.send(lambda: FRAME)
-        assert received(ours)[1] == FRAME
+def test_what_is_sent_to_a_pipe_that_never_was_is_gone(ours, theirs):
+    ours.send(12345, FRAME, [])
+    theirs.send(lambda: FRAME)
+    assert received(ours)[1] == FRAME
 
 
 class TestEnds:
@@ -57,13 +56,12 @@ class TestEnds:
         ours.close()
 
 
-class TestListening:
-    def test_a_file_that_a_dead_one_left_is_taken_over(self, folder):
-        with socket.socket(socket.AF_UNIX) as dead:
-            dead.bind(f"{folder}/here")
-        sock = raw_listener()
-        sock.listen(f"ipc://{folder}/here", Credentials.new())
-        sock.close()
+def test_a_file_that_a_dead_one_left_is_taken_over(folder):
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(f"{folder}/here")
+    sock = raw_listener()
+    sock.listen(f"ipc://{folder}/here", Credentials.new())
+    sock.close()
 
 
 class TestUnproven:

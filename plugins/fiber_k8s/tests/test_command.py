@@ -163,22 +163,21 @@ class TestRun:
         )
 
 
-class TestAttached:
-    def test_it_shows_the_output_ends_as_the_program_and_leaves_nothing(self, fiber, cluster):
-        cluster.forget_requests()
+def test_attached_it_shows_the_output_ends_as_the_program_and_leaves_nothing(fiber, cluster):
+    cluster.forget_requests()
 
-        done = fiber("run", "-a", "say", "hello", "there")
+    done = fiber("run", "-a", "say", "hello", "there")
 
-        assert (done.exit_code, done.stdout) == (0, "hello there\n")
-        assert done.stderr == f"Created pod: {created(done)}\n"
-        assert fiber("run", "-a", "end", "7").exit_code == 7
-        done = fiber("run", "-a", "nosuch")
-        assert (done.exit_code, done.output.count("cannot run 'nosuch'")) == (127, 1)
-        cluster.wait_for("pods", lambda pods: not pods)
-        assert list(rundir.runs()) == []
-        # it does not live by a lease of this host
-        made = {call.resource for call in cluster.requests if call.verb == "create"}
-        assert made == {"pods"}
+    assert (done.exit_code, done.stdout) == (0, "hello there\n")
+    assert done.stderr == f"Created pod: {created(done)}\n"
+    assert fiber("run", "-a", "end", "7").exit_code == 7
+    done = fiber("run", "-a", "nosuch")
+    assert (done.exit_code, done.output.count("cannot run 'nosuch'")) == (127, 1)
+    cluster.wait_for("pods", lambda pods: not pods)
+    assert list(rundir.runs()) == []
+    # it does not live by a lease of this host
+    made = {call.resource for call in cluster.requests if call.verb == "create"}
+    assert made == {"pods"}
 
 
 class TestLookingAfter:

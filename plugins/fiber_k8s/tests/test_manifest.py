@@ -38,13 +38,12 @@ class TestNames:
             assert len(value) <= 63
 
 
-class TestLife:
-    @pytest.mark.parametrize("around", [PodContext(), PodContext(parent=parent())])
-    def test_a_process_has_time_to_hand_back_its_work_and_is_told(self, around):
-        pod = make(pod_context=around, grace=45)
-        assert env(pod)["FIBER_GRACE"] == "45"
-        assert pod["spec"]["terminationGracePeriodSeconds"] == 45
-        assert "FIBER_GRACE" not in env(make(spec(), around))
+@pytest.mark.parametrize("around", [PodContext(), PodContext(parent=parent())])
+def test_a_process_has_time_to_hand_back_its_work_and_is_told(around):
+    pod = make(pod_context=around, grace=45)
+    assert env(pod)["FIBER_GRACE"] == "45"
+    assert pod["spec"]["terminationGracePeriodSeconds"] == 45
+    assert "FIBER_GRACE" not in env(make(spec(), around))
 
 
 CAPABILITIES = list(UNNEEDED_CAPABILITIES)
