@@ -269,24 +269,20 @@ class TestStoppingWorkers:
 
 
 class TestElastic:
-    def test_it_grows_while_work_waits_and_no_worker_is_idle(self, worlds):
+    def test_it_grows_while_work_has_waited_long_enough_and_no_worker_is_idle(self, worlds):
         world = worlds(size=1, min_size=1, max_size=4)
+        world.runtime.config.grow_after = 1000
         world.work(1)
         world.call(list(range(100)))
+        for _ in range(5):
+            world.look()
+        assert world.group.manager.size == 1
+        world.runtime.config.grow_after = 0.0
         for size in (2, 4, 4):
             world.look()
             world.look()
             until(lambda n=size: len(world.children) == n)
         assert world.group.manager.size == 4
-
-    def test_it_does_not_grow_before_work_has_waited_long_enough(self, worlds):
-        world = worlds(size=1, min_size=1, max_size=4)
-        world.runtime.config.grow_after = 1000
-        world.begin(1)
-        world.call(list(range(100)))
-        for _ in range(5):
-            world.look()
-        assert world.group.manager.size == 1
 
     def test_it_does_not_shrink_while_its_workers_are_busy(self, worlds):
         world = worlds(size=2, min_size=1, max_size=2)

@@ -294,7 +294,8 @@ class TestPlatformThatCannotBeAsked:
             play.lose(job)
         return play
 
-    def test_it_is_asked_again_with_pauses_and_logged_once(self, play):
+    def test_it_is_asked_again_with_pauses_and_logged_once_and_then_the_pool_ends(self, play):
+        began = play.now
         steps = play.pass_time(TIMING.outage - 5)
         assert not any(isinstance(step, GiveUp) for step in steps)
         # one every two seconds, not fifteen in the first two
@@ -302,6 +303,13 @@ class TestPlatformThatCannotBeAsked:
         (reported,) = (step.text for step in steps if isinstance(step, Report))
         assert reported.endswith("the engine does not answer")
         assert "cannot be asked" in reported
+        *_, give_up, stop = play.pass_time(1000)
+        assert isinstance(give_up, GiveUp)
+        assert isinstance(stop, Stop)
+        assert give_up.cause is self.AWAY
+        assert "no worker is left, and for 6" in give_up.text
+        assert "the engine does not answer" in give_up.text
+        assert play.now - began < TIMING.outage + 5
 
     def test_the_workers_start_once_it_answers(self, play):
         play.pass_time(30)
@@ -310,16 +318,6 @@ class TestPlatformThatCannotBeAsked:
             steps += play.wait()
         assert starts(steps) == [1, 1]
         assert play.group.deadline() is None
-
-    def test_when_it_does_not_come_back_the_pool_ends_with_the_reason(self, play):
-        began = play.now
-        *_, give_up, stop = play.pass_time(1000)
-        assert isinstance(give_up, GiveUp)
-        assert isinstance(stop, Stop)
-        assert give_up.cause is self.AWAY
-        assert "no worker is left, and for 6" in give_up.text
-        assert "the engine does not answer" in give_up.text
-        assert play.now - began < TIMING.outage + 5
 
     def test_workers_that_are_left_work_on_however_long_it_takes(self):
         play = at_work(2)

@@ -4,7 +4,6 @@ import itertools
 import os
 import signal
 import sys
-import time
 
 import pytest
 
@@ -12,6 +11,7 @@ import fiber
 import require
 from commands import ran
 from fiber.experimental import Ring
+from waiting import until
 
 pytestmark = [pytest.mark.usefixtures("shared_runtime"), pytest.mark.timeout(400)]
 
@@ -70,11 +70,8 @@ class Steps:
 
     def until(self, test):
         """Wait until the output meets a condition."""
-        deadline = time.monotonic() + 150
-        while not test(self.read()):
-            # another program's file has no event here
-            assert time.monotonic() < deadline, self.read()[-3:]
-            time.sleep(0.1)
+        # another program's file has no event here
+        until(lambda: test(self.read()), timeout=150)
 
 
 @pytest.fixture

@@ -202,10 +202,6 @@ def test_a_host_that_shares_its_address_stays_a_name(other):
         ({0: "member-0", 1: "member-0"}, "rank 2 never began on a member"),
         (dict.fromkeys(range(3), "vm"), "ranks 0, 1, 2 began on vm, which is no member"),
         ({0: "member-0", 1: "member-0", 2: "member-1", 3: "member-1"}, "rank 3 not asked for"),
-        (
-            {0: "member-0", 1: "member-1", 2: "member-0"},
-            "rank 1 began on member-1 and belongs on member-0",
-        ),
     ],
 )
 def test_a_rank_on_the_wrong_host_is_reported(found, message):
