@@ -34,20 +34,6 @@ def main(monkeypatch):
     return module
 
 
-@pytest.fixture
-def data_of_the_stdlib(monkeypatch):
-    chosen = vars(multiprocessing.context)["_default_context"]
-    monkeypatch.setattr(chosen, "_actual_context", multiprocessing.get_context("spawn"))
-
-    def data():
-        data = spawn.get_preparation_data("child 1")
-        # choosing one is what ours does not do
-        del data["start_method"]
-        return data
-
-    return data
-
-
 @pytest.mark.parametrize(
     "path,spec",
     [
@@ -58,12 +44,16 @@ def data_of_the_stdlib(monkeypatch):
         (None, ModuleSpec("package.program", None)),
     ],
 )
-def test_a_script_and_a_module_are_described_as_the_stdlib_does(
-    main, data_of_the_stdlib, path, spec
-):
+def test_a_script_and_a_module_are_described_as_the_stdlib_does(main, monkeypatch, path, spec):
+    chosen = vars(multiprocessing.context)["_default_context"]
+    monkeypatch.setattr(chosen, "_actual_context", multiprocessing.get_context("spawn"))
     main.__file__, main.__spec__ = path, spec
 
-    assert Program().prepare("child 1") == data_of_the_stdlib()
+    data = spawn.get_preparation_data("child 1")
+
+    # choosing one is what ours does not do
+    del data["start_method"]
+    assert Program().prepare("child 1") == data
 
 
 def test_where_the_script_is_stays_known_when_its_last_line_has_run(main):

@@ -586,12 +586,9 @@ class EventOrders(RingWorld, RuleBasedStateMachine):
     @rule(late=st.integers(0, 3))
     def old_news_changes_nothing(self, late):
         before = self.machine.phase
-        for event in (
-            events.RendezvousCompleted(-1),
-            events.StateCollected(-1),
-            events.RoundEnded(-1, DIED),
-        ):
-            self.feed(event)
+        self.feed(events.RendezvousCompleted(-1))
+        self.feed(events.StateCollected(-1))
+        self.feed(events.RoundEnded(-1, DIED))
         self.feed(events.WorkerEnded(-late - 1, DIED))
         assert self.machine.phase is before
 

@@ -151,18 +151,14 @@ def test_of_work_that_is_stuck_the_first_result_counts_and_the_caller_sees_one(m
 
 class TestTheEnd:
     def test_every_call_ends_with_the_first_error_and_later_ones_are_refused_with_it(self, master):
-        sinks = [master.call(square, items)[1] for items in ([1, 2], None)]
+        sinks = [master.begin(square, items)[1] for items in ([1, 2], None)]
         master.dispatcher.end(TerminatedError("first"))
         master.dispatcher.end(TerminatedError("second"))
+        # late results and requests are no matter
+        master.serve("a", square)
         assert [str(sink.error) for sink in sinks] == ["first"] * 2
         with pytest.raises(TerminatedError, match="first"):
             master.call(square, [1])
-
-    def test_late_results_and_requests_are_no_matter(self, master, peer):
-        master.begin(square, [1, 2])
-        master.dispatcher.end(TerminatedError("over"))
-        master.work(peer, square)
-        master.ask(peer)
 
     def test_with_two_workers_waiting_behind_an_entry_nothing_is_sent_of_a_call_that_ended(
         self, master

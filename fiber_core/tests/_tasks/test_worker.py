@@ -374,14 +374,6 @@ class TestSharedMemory:
     def call(self, pool):
         return pool.call(square, [4])
 
-    @pytest.fixture
-    def call_with_an_array(self, pool, store):
-        array = OutOfBand(bytes([2]) * SHARE_THRESHOLD)
-        call = pool.call(sum_of_ends, [(array, number) for number in range(3)], mode=Mode.STARMAP)
-        call.repeated_buffers = RepeatedBuffers(store)
-        pool.teach(call)
-        return call
-
     def locate(self, pool, call, locator):
         pool.link.deliver(Kind.FUNCTION, protocol.function(call.digest, [locator]), protocol.SHARED)
 
@@ -409,9 +401,12 @@ class TestSharedMemory:
         assert pool.done()[1] == [16]
 
     def test_the_bytes_of_an_argument_that_it_cannot_map_are_requested(
-        self, pool, store, call_with_an_array, monkeypatch
+        self, pool, store, monkeypatch
     ):
-        call = call_with_an_array
+        array = OutOfBand(bytes([2]) * SHARE_THRESHOLD)
+        call = pool.call(sum_of_ends, [(array, number) for number in range(3)], mode=Mode.STARMAP)
+        call.repeated_buffers = RepeatedBuffers(store)
+        pool.teach(call)
         pool.give(call, 0, 1, shares_memory=True)
         assert pool.done()[1] == [4]
         monkeypatch.setattr(store, "find", lambda _: None)

@@ -70,6 +70,9 @@ class TestPeers:
         assert [box.next_lost() for box in boxes] == [peer, peer]
         assert not peer.alive
         assert listening.endpoint.peers() == []
+        # what is sent to it is nowhere
+        peer.send(Kind.CAST, 1, 1, [b"x"])
+        assert not peer._waiting
 
     def test_messages_sent_before_the_end_arrive_before_the_notice_of_it(self, listen, monkeypatch):
         """The news of an end may overtake as many frames as nng keeps."""
@@ -106,12 +109,6 @@ class TestPeers:
         assert not unread
         assert mailbox.messages.empty()
         assert list(listening.endpoint._peers.values()) == listening.endpoint.peers()
-
-    def test_sending_to_a_dead_one_does_nothing(self, mailbox, link, peer):
-        link.close()
-        mailbox.next_lost()
-        peer.send(Kind.CAST, 1, 1, [b"x"])
-        assert not peer._waiting
 
     def test_one_whose_connection_has_just_ended_has_its_address(self, listen):
         listening = listen("tls+tcp")

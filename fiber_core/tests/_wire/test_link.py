@@ -23,6 +23,7 @@ from fiber._wire.identity import Credentials
 from fiber._wire.link import Link
 from fiber.exceptions import HandshakeError, PeerLostError, TransportError
 from fiber.model.timing import Timing
+from waiting import until_steady
 from wire_world import (
     TIMEOUT,
     Mailbox,
@@ -86,10 +87,7 @@ class TestWindows:
 
         with listening.held():
             wait = in_thread(send)
-            before = -1
-            while before != len(sent):
-                before = len(sent)
-                time.sleep(0.1)
+            until_steady(lambda: len(sent), looks=50)
             assert len(sent) < 1000
         assert wait() is None
         assert [mailbox.next()[1].id for _ in range(1000)] == list(range(1000))

@@ -160,13 +160,9 @@ def test_all_descriptors_of_this_process_are_found_and_no_other(pipe):
 
 
 class TestWaiting:
-    @pytest.fixture
-    def poll(self, pipe):
+    def test_also_where_no_file_may_be_opened_any_more(self, pipe):
         poll = select.poll()
         poll.register(pipe[0], select.POLLIN)
-        return poll
-
-    def test_also_where_no_file_may_be_opened_any_more(self, poll, pipe):
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
         try:

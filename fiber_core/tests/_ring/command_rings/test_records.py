@@ -34,7 +34,7 @@ def begin(name="one"):
     return Record.begin(name, ("echo", "x"))
 
 
-def test_a_ring_is_found_by_its_name():
+def test_a_ring_is_found_by_its_name_with_its_status_until_it_is_removed():
     begin("two")
     made = begin("one")
 
@@ -44,6 +44,13 @@ def test_a_ring_is_found_by_its_name():
     made.take_ownership(door="/run/ring.sock", backend="local")
     assert (found.control_path, found.metadata()["argv"]) == ("/run/ring.sock", ["echo", "x"])
     assert found.liveness is Liveness.ALIVE
+    assert found.status() == {}
+    made.write({"phase": "running"})
+    assert find("one").status() == {"phase": "running"}
+    made.remove()
+    # what comes late changes nothing
+    made.write({"phase": "failed"})
+    assert [record.name for record in records()] == ["two"]
 
 
 def test_an_unknown_name_is_an_error_with_the_known_ones():
@@ -59,19 +66,6 @@ def test_an_unknown_name_is_an_error_with_the_known_ones():
 def test_an_invalid_name_is_refused(name):
     with pytest.raises(FiberError, match="is no name for a ring"):
         begin(name)
-
-
-def test_its_status_is_kept_and_goes_with_it():
-    record = begin()
-    assert record.status() == {}
-
-    record.write({"phase": "running"})
-
-    assert find("one").status() == {"phase": "running"}
-    record.remove()
-    # what comes late changes nothing
-    record.write({"phase": "failed"})
-    assert list(records()) == []
 
 
 def test_a_ring_of_another_host_has_its_last_written_status(state):

@@ -21,11 +21,6 @@ def torch():
     require.need_in_jobs("torch")
 
 
-@pytest.fixture
-def jax():
-    require.need_in_jobs("jax")
-
-
 def reduce_in_torch(rank, size):
     import torch
     import torch.distributed as dist
@@ -67,7 +62,9 @@ def test_a_dead_rank_starts_all_of_torch_again_where_a_survivor_was(torch):
     assert Ring(2, func, framework="torch", max_restarts=2).run() == [(12.0, 1)] * 2
 
 
-def test_jax_gathers_from_all_members_and_listens_to_no_network(jax):
+def test_jax_gathers_from_all_members_and_listens_to_no_network():
+    require.need_in_jobs("jax")
+
     def func(rank, size):
         import jax
         import psutil

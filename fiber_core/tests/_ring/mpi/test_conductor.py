@@ -410,18 +410,13 @@ def test_an_mpirun_that_waits_for_a_dead_rank_is_asked_to_end_then_killed_and_th
     assert vigil.ended(-9) == Verdict(3, "rank 1 on a ended with 3")
 
 
-def test_signals_end_it_and_a_second_one_kills(vigil):
+def test_a_killed_mpirun_is_reported_and_signals_end_one_of_which_a_second_kills(vigil):
     begin(vigil)
+    assert vigil.ended(-9) == Verdict(137, "mpirun was killed by SIGKILL")
 
     assert vigil.interrupted(signal.SIGINT, 5.0) == TERM
     assert vigil.interrupted(signal.SIGINT, 5.1) == KILL
     assert vigil.ended(-9) == Verdict(130, is_asked=True)
-
-
-def test_a_killed_mpirun_is_reported(vigil):
-    begin(vigil)
-
-    assert vigil.ended(-9) == Verdict(137, "mpirun was killed by SIGKILL")
 
 
 EVENTS = st.one_of(
