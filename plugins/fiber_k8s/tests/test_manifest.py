@@ -248,20 +248,19 @@ class TestInheritance:
     def test_the_inherited_container_is_the_first_or_the_default_one_or_fibers_or_the_one_named(
         self,
     ):
-        def image(pod, **settings):
-            return container(make(pod_context=PodContext(parent=pod), **settings))["image"]
+        def image(pod, own=None, **settings):
+            around = PodContext(parent=pod, container=own)
+            return container(make(pod_context=around, **settings))["image"]
 
         pod = parent()
         assert image(pod) == "registry.example/team/app:3"
         assert image(pod, container="proxy") == "proxy:1"
         # one that was added to the pod later is none to inherit
-        around = PodContext(parent=pod, container="debugger-x2x")
-        assert container(make(pod_context=around))["image"] == "registry.example/team/app:3"
+        assert image(pod, "debugger-x2x") == "registry.example/team/app:3"
         # meshes put their proxies first
         pod["spec"]["containers"].reverse()
         assert image(pod) == "proxy:1"
-        around = PodContext(parent=pod, container="main")
-        assert container(make(pod_context=around))["image"] == "registry.example/team/app:3"
+        assert image(pod, "main") == "registry.example/team/app:3"
         pod["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] = "main"
         assert image(pod) == "registry.example/team/app:3"
         pod = parent()
