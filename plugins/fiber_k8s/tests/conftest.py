@@ -8,6 +8,7 @@ import contextlib
 import pytest
 
 from cluster import Cluster
+from cluster.real import Docker
 from dockerd import engine
 from fiber_k8s.client import Client
 from fiber_k8s.config import K8sConfig
@@ -28,6 +29,12 @@ def hollow(request, scripts):
     capacity = getattr(request.module, "CAPACITY", None)
     with Cluster.start(script=scripts, nodes=nodes, capacity=capacity) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def kubelet(engine):
+    """Runs pods as containers."""
+    return Docker(engine)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import attrs
 import pytest
 
 from cluster import Cluster
-from cluster.real import Docker
 from fiber.model import Timing, Volume
 from fiber.testing import BackendConformance, HostWitness, PluginConformance
 from fiber_k8s.backend import K8sBackend
@@ -19,14 +18,9 @@ from waiting import until
 
 
 @pytest.fixture(scope="module")
-def runtime(engine):
-    return Docker(engine)
-
-
-@pytest.fixture(scope="module")
-def kube(runtime):
+def kube(kubelet):
     capacity = {"cpu": "64", "memory": "64Gi", "pods": "110"}
-    with Cluster.start(runtime=runtime, nodes=["one"], capacity=capacity) as cluster:
+    with Cluster.start(runtime=kubelet, nodes=["one"], capacity=capacity) as cluster:
         yield cluster
 
 
@@ -78,8 +72,8 @@ class TestK8sBackend(BackendConformance):
             yield backend
 
     @pytest.fixture
-    def configured(self, kube, runtime):
-        return {"kubeconfig": str(kube.kubeconfig), "address": runtime.gateway}
+    def configured(self, kube, kubelet):
+        return {"kubeconfig": str(kube.kubeconfig), "address": kubelet.gateway}
 
     @pytest.fixture
     def reopen(self, configured):

@@ -6,13 +6,7 @@ A module has nodes of its own by the constants ``NODES`` and ``CAPACITY``.
 import pytest
 
 from cluster import Cluster
-from cluster.real import Docker
 from k8s_masters import Masters, grant
-
-
-@pytest.fixture(scope="module")
-def kubelet(engine):
-    return Docker(engine)
 
 
 @pytest.fixture(scope="module")
