@@ -2,7 +2,6 @@
 
 import multiprocessing
 import threading
-import time
 from multiprocessing import Pool
 
 
@@ -70,12 +69,6 @@ def nothing_is_called_for_nothing(pool):
     got = []
     empty = pool.map_async(double, [], error_callback=got.append)
     print(empty.get(), empty.ready(), got)
-    waiting = pool.apply_async(time.sleep, (0.2,))
-    try:
-        waiting.successful()
-    except ValueError as error:
-        print(type(error).__name__, "before it is ready")
-    print(waiting.get())
 
 
 if __name__ == "__main__":
