@@ -60,8 +60,3 @@ if __name__ == "__main__":
         print(list(manager.countdown(5)))
         module = manager.operator()
         print(module.add(3, 4), module.pow(2, 9), "pow" in module._exposed_)
-
-    manager = MyManager()
-    manager.start()
-    print(manager.Friend().plus(1, 1))
-    manager.shutdown()
