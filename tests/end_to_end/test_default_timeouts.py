@@ -27,6 +27,8 @@ def answer_late(queue, connection, lock, shared):
         idle()
         shared.append(queue.get())
     connection.send(connection.recv() + 1)
+    # its parent waits for the end
+    idle()
 
 def answer(listener):
     with listener.accept() as connection:
@@ -44,6 +46,8 @@ if __name__ == "__main__":
         queue.put(1)
         near.send(2)
         assert near.recv() == 3
+        threading.Timer(5 * TIMEOUT, queue.put, ("late",)).start()
+        assert queue.get(timeout=30) == "late"
         process.join()
         assert process.exitcode == 0, process.exitcode
         with lock:

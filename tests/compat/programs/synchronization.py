@@ -126,7 +126,7 @@ def print_slowly(lock, word):
 
 def with_locks():
     lock = mp.RLock()
-    print("rlock:", lock, lock.acquire(), lock.acquire())
+    print("rlock:", lock, lock.acquire(), lock.acquire(timeout=0))
     print(lock, lock.release(), lock.release())
     fails(lock.release)
     lock = mp.Lock()
