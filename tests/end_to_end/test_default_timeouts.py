@@ -46,10 +46,10 @@ if __name__ == "__main__":
         queue.put(1)
         near.send(2)
         assert near.recv() == 3
-        threading.Timer(5 * TIMEOUT, queue.put, ("late",)).start()
-        assert queue.get(timeout=30) == "late"
         process.join()
         assert process.exitcode == 0, process.exitcode
+        threading.Timer(5 * TIMEOUT, queue.put, ("late",)).start()
+        assert queue.get(timeout=30) == "late"
         with lock:
             assert list(shared) == [1]
     with fiber.Pool(2) as pool:
