@@ -94,8 +94,3 @@ if __name__ == "__main__":
         make_others(manager)
         look_at_proxies(manager)
         nest_them(manager)
-        late = manager.dict()
-    try:
-        late["late"] = 1
-    except Exception as error:
-        print("gone:", isinstance(error, OSError | EOFError))

@@ -2,7 +2,7 @@
 
 from ctypes import Structure, c_double
 from multiprocessing import Array, Lock, Process, RawArray, RawValue, Value
-from multiprocessing.sharedctypes import copy, synchronized
+from multiprocessing.sharedctypes import synchronized
 
 
 class Position(Structure):
@@ -18,12 +18,6 @@ def change(small, real, text, positions, raw, numbers):
         position.north *= position.north
     for i in range(len(numbers)):
         numbers[i] += raw.value
-
-
-def count(counter, times):
-    for _ in range(times):
-        with counter.get_lock():
-            counter.value += 1
 
 
 def fails(call, *args):
@@ -47,9 +41,6 @@ if __name__ == "__main__":
     print([(position.east, position.north) for position in positions])
     print(raw.value, list(numbers), numbers[1:], list(RawArray("i", 3)))
 
-    private = copy(numbers)
-    private[0] = 77
-    print(private[0], numbers[0])
     guarded = synchronized(numbers)
     with guarded.get_lock():
         guarded[0] = 11
@@ -62,11 +53,3 @@ if __name__ == "__main__":
         print(make("i", 2, lock=lock).get_lock() is lock)
         print(type(make("i", 2, lock=False)).__name__)
         fails(lambda make=make: make("i", 1, lock="notalock"))
-
-    counter = Value("L", 0)
-    processes = [Process(target=count, args=(counter, 300)) for _ in range(3)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    print(counter.value)
