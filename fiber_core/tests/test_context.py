@@ -245,14 +245,3 @@ def test_the_names_of_the_platform_stay_what_they_are():
         assert mp.get_start_method(allow_none=True) is None
     """
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=50)
-
-
-def test_pools_managers_and_pipes_of_a_context_work():
-    context = fiber.get_context("spawn")
-    assert context.cpu_count() == fiber.cpu_count()
-    with context.Pool(1) as pool, context.Manager() as manager:
-        assert manager.list(pool.map(abs, [-1]))[:] == [1]
-    first, second = context.Pipe(duplex=False)
-    with first, second:
-        second.send(1)
-        assert first.recv() == 1
