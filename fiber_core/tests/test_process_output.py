@@ -7,19 +7,13 @@ from unittest.mock import Mock
 import pytest
 
 import fiber
+from children import finish, start
 from fiber.exceptions import StartError
 from waiting import PATIENCE
 
 
 def fail():
     raise ValueError("on purpose")
-
-
-def run(target, *args):
-    process = fiber.Process(target=target, args=args)
-    process.start()
-    process.join(PATIENCE)
-    return process
 
 
 @pytest.mark.parametrize(
@@ -31,7 +25,8 @@ def run(target, *args):
     ids=["an exit with a text", "an exception"],
 )
 def test_what_a_child_failed_with_reaches_the_parents_terminal(target, arguments, said, capfd):
-    process = run(target, *arguments)
+    process = start(target, *arguments)
+    process.join(PATIENCE)
     assert process.exitcode == 1
     told = capfd.readouterr().err
     for text in said:
@@ -58,7 +53,7 @@ def leave_work_in_an_executor():
     ],
 )
 def test_what_was_left_for_the_end_is_done(target, said, capfd):
-    assert run(target).exitcode == 0
+    finish(start(target))
     assert capfd.readouterr().out.split("\n") == [said, ""]
 
 
