@@ -107,7 +107,7 @@ def _functions() -> _Functions:
 @functools.cache
 def is_possible() -> bool:
     """True where this system has what monitors need."""
-    if not sys.platform.startswith("linux") or not _NUMBER:
+    if platform.system() != "Linux" or not _NUMBER:
         return False
     if struct.calcsize("P") != 8 or sys.byteorder != "little":
         return False
