@@ -366,6 +366,8 @@ class TestManager:
         started()
         assert world.group.join(20)
         assert world.children[0].kills == 1
+        # nobody has lost it
+        assert world.runtime.notified == []
 
     def test_who_waits_for_one_that_does_not_end_is_told_after_a_while(self, worlds, caplog):
         world = worlds(size=1, wait_report=0.05)

@@ -267,7 +267,8 @@ class GroupState:
             ident = ident_of(child, index)
             name = child.name if count == 1 else f"{child.name}.{index}"
             worker = WorkerRecord(ident, name, index, child, ready=ident in self._early_ready)
-            worker.exit_sent = ident in self._early_retired
+            # while the pool ends, its manager kills it
+            worker.exit_sent = self.is_closing or ident in self._early_retired
             worker.failures = self._failures
             self.workers[ident] = worker
             self._index.add(worker)
