@@ -66,6 +66,26 @@ def test_the_notification_of_one_that_is_interrupted_wakes_another(ours, theirs,
     assert waits[0]()
 
 
+def test_the_notification_of_one_that_is_interrupted_as_it_wakes_does_too(ours, theirs):
+    waits, unlock = [], ours._unlock
+
+    def interrupt(mutex):
+        ours._unlock = unlock
+        unlock(mutex)
+        raise KeyboardInterrupt
+
+    def notified(at, deadline):
+        theirs.notify(1, certain=True)
+        waits.append(in_thread(sleep, theirs))
+        until(lambda: theirs.waiting() == 1)
+        ours._unlock = interrupt
+
+    ours._wait = notified
+    with pytest.raises(KeyboardInterrupt):
+        sleep(ours)
+    assert waits[0]()
+
+
 def test_where_releasing_fails_no_thread_waits(ours):
     with pytest.raises(LookupError):
         sleep(ours, release=Mock(side_effect=LookupError))
@@ -84,7 +104,7 @@ def test_there_is_an_end_to_those_that_wait(ours, monkeypatch):
 def test_a_process_that_exits_passes_its_notification_on(ours, theirs, monkeypatch):
     # another one's, though it is of this process
     monkeypatch.setattr(shared_condition, "own_identity", lambda: 5)
-    leaving = ours.register()
+    leaving, _ = ours.register()
     ours._waits[leaving] = ours._word(leaving)
     monkeypatch.undo()
     waits = in_thread(sleep, theirs)

@@ -16,7 +16,7 @@ from fiber._objects.address import Kind
 from fiber._objects.sync.owned_waitable import OwnedWaitable, Place
 from fiber._objects.sync.protocol import Op
 from fiber._objects.sync.remote_waitable import RemoteWaitable, Reply
-from fiber._objects.sync.shared_condition import SIZE, SharedCondition
+from fiber._objects.sync.shared_condition import SIZE, Entry, SharedCondition
 from fiber._objects.sync.wait_queue import Answer, Answers, Request, Status, WaitQueue
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class PeersConditionState:
         self._shared = shared
         self._start = start
         # requests and their entries
-        self._waits: dict[tuple[Hashable, int], tuple[Request, int]] = {}
+        self._waits: dict[tuple[Hashable, int], tuple[Request, Entry]] = {}
         self._unacknowledged: Counter[Hashable] = Counter()
         # number of the last notification that was looked at
         self._seen = 0
@@ -117,10 +117,11 @@ class PeersConditionState:
     def cancel(self, process: Hashable, number: int, *, expired: bool = False) -> Answers:
         """Refuse a waiting request; no answer if it was answered before."""
         out = self._answers()
-        request, at = self._waits.pop((process, number), (None, 0))
-        if request is None:
+        found = self._waits.pop((process, number), None)
+        if found is None:
             return out
-        if self._shared.leave(at):
+        request, entry = found
+        if self._shared.leave(entry):
             return [*out, self._notified(request)]
         return [*out, Answer(request, Status.REFUSED)]
 
@@ -143,10 +144,10 @@ class PeersConditionState:
         """Answer those that were notified."""
         self._seen = self._shared.changes
         out: Answers = []
-        for key, (request, at) in list(self._waits.items()):
-            if self._shared.is_notified(at):
+        for key, (request, entry) in list(self._waits.items()):
+            if self._shared.is_notified(entry):
                 del self._waits[key]
-                self._shared.leave(at)
+                self._shared.leave(entry)
                 out.append(self._notified(request))
         return out
 

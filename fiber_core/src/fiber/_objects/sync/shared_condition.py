@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
 from fiber._objects.sync.monitor import Monitored, Word
@@ -42,6 +42,9 @@ _FIRST, _LONGEST = 1_000_000, 128_000_000
 #: looks at its entry before a thread sleeps, 0.1 us each; to sleep and be woken takes 10 us and more
 _LOOKS = 100 if HAS_TWO_CPUS else 0
 
+#: where an entry is, and the number of its wait
+Entry: TypeAlias = tuple[int, int]
+
 
 class SharedCondition(Monitored):
     """A condition in shared memory, as one process uses it.
@@ -67,20 +70,23 @@ class SharedCondition(Monitored):
         Raises:
             RuntimeError: too many threads of this host wait.
         """
-        entries: list[int] = []
+        entries: list[Entry] = []
+        was_notified = False
         try:
-            at = self.register(entries)
-            self._waits[at] = self._word(at + _STATE)
+            entry = self.register(entries)
+            self._waits[entry[0]] = self._word(entry[0] + _STATE)
             release()
-            self._wait(at, Deadline(timeout))
+            self._wait(entry[0], Deadline(timeout))
+            was_notified = self.is_notified(entry)
+            return self.leave(entry)
         except BaseException:
-            if entries and self._lost is None and self.leave(entries[0]):
+            # another one is woken in its place
+            if entries and self._lost is None and (self.leave(entries[0]) or was_notified):
                 self.notify(1, certain=True)
             raise
         finally:
-            for one in entries:
-                self._waits.pop(one, None)
-        return self.leave(at)
+            for at, _ in entries:
+                self._waits.pop(at, None)
 
     def notify(self, count: int, *, certain: bool) -> None:
         """Wake so many, those that have waited for longest."""
@@ -116,29 +122,29 @@ class SharedCondition(Monitored):
 
     # -- entries
 
-    def register(self, entries: list[int] | None = None) -> int:
-        """Begin to wait: where its entry is.
+    def register(self, entries: list[Entry] | None = None) -> Entry:
+        """Begin to wait.
 
         Args:
-            entries: a list that it is appended to, before any interrupt can come.
+            entries: a list that the entry is appended to, before any interrupt can come.
 
         Raises:
             RuntimeError: too many threads of this host wait.
         """
-        kept: list[int] = [] if entries is None else entries
+        kept: list[Entry] = [] if entries is None else entries
         self._inside(functools.partial(self._register, kept))
         if not kept:
             msg = f"more than {_MOST} threads wait for one condition on this host"
             raise RuntimeError(msg)
         return kept[0]
 
-    def leave(self, at: int) -> bool:
-        """Wait no more; True where it was notified."""
-        return self._inside(functools.partial(self._leave, at))
+    def leave(self, entry: Entry) -> bool:
+        """Wait no more; True where it was notified. Idempotent."""
+        return self._inside(functools.partial(self._leave, *entry))
 
-    def is_notified(self, at: int) -> bool:
+    def is_notified(self, entry: Entry) -> bool:
         """True where a wait was notified."""
-        return self._words[at + _STATE] == _NOTIFIED
+        return self._words[entry[0] + _STATE] == _NOTIFIED
 
     @property
     def changes(self) -> int:
@@ -161,10 +167,10 @@ class SharedCondition(Monitored):
         """Free the entries of a process that waits no more."""
         words = self._words
         for at in [at for at in self._all() if words[at + _IDENTITY] == identity]:
-            number = words[at + _LIMIT]
-            if self.leave(at):
+            limit = words[at + _LIMIT]
+            if self.leave((at, words[at + _NUMBER])):
                 # to those that waited when it was notified
-                for one in self._inside(functools.partial(self._notify, 1, number)):
+                for one in self._inside(functools.partial(self._notify, 1, limit)):
                     self._word(one + _STATE).wake()
                 self._changes.wake()
 
@@ -177,20 +183,26 @@ class SharedCondition(Monitored):
 
     # -- with the monitor entered
 
-    def _register(self, entries: list[int]) -> None:
+    def _register(self, entries: list[Entry]) -> None:
         words = self._words
-        number = words[_HIGH]
-        at = next((at for at in self._all() if not words[at + _STATE]), _ENTRIES + _ENTRY * number)
-        if number == _MOST and at == _ENTRIES + _ENTRY * number:
+        high = words[_HIGH]
+        at = next((at for at in self._all() if not words[at + _STATE]), _ENTRIES + _ENTRY * high)
+        if high == _MOST and at == _ENTRIES + _ENTRY * high:
             return
-        entries.append(at)
-        words[at + _IDENTITY], words[at + _NUMBER] = own_identity(), words[_NEXT]
+        identity, high = own_identity(), max(high, (at - _ENTRIES) // _ENTRY + 1)
+        entry = at, words[_NEXT]
+        # from here on there is no call until all is changed
         words[_NEXT] += 1
-        words[_HIGH] = max(number, (at - _ENTRIES) // _ENTRY + 1)
+        words[_HIGH] = high
+        words[at + _IDENTITY], words[at + _NUMBER] = identity, entry[1]
         words[at + _STATE] = _WAITING
+        entries.append(entry)
 
-    def _leave(self, at: int) -> bool:
+    def _leave(self, at: int, number: int) -> bool:
         words = self._words
+        if words[at + _NUMBER] != number:
+            # it is another one's by now
+            return False
         was_notified = words[at + _STATE] == _NOTIFIED
         words[at + _STATE] = _FREE
         while words[_HIGH] and not words[_ENTRIES + _ENTRY * (words[_HIGH] - 1) + _STATE]:
