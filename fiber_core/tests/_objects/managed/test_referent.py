@@ -1,6 +1,7 @@
 """Managed objects: their methods, called here and from other processes, by messages and through pipes."""
 
 import errno
+import functools
 import gc
 import queue
 import threading
@@ -14,6 +15,7 @@ from fiber._objects.managed.caller_threads import CallerThreads
 from fiber._objects.managed.referent import NewReferent, Referent
 from fiber._objects.managed.remote_referent import Call, Caller, current_caller
 from fiber._objects.pipe.packets import PacketSocket
+from fiber._wire.client import PendingCall
 from fiber._wire.frames import Kind as Frame
 from fiber._wire.frames import Message
 from fiber.exceptions import PeerLostError, WireError
@@ -404,6 +406,30 @@ def test_a_call_that_is_interrupted_there_delays_none_and_is_rolled_back(
     assert echo(theirs, 2) == 2
     obj.gate.set()
     until(lambda: undone == [(obj, "wait", True)])
+
+
+@pytest.mark.parametrize("when", ["during a call", "as it is opened"])
+def test_a_call_by_a_handler_of_a_signal_in_the_midst_of_another_is_made(
+    neighbour, monkeypatch, when
+):
+    answers = []
+
+    def handled(self, *args, original, **options):
+        if threading.current_thread() is threading.main_thread() and not answers:
+            answers.append("begun")
+            answers.append(echo(neighbour, "of the handler"))
+        return original(self, *args, **options)
+
+    if when == "during a call":
+        assert echo(neighbour, 1) == 1
+        place, name = PacketSocket, "take"
+    else:
+        place, name = PendingCall, "wait"
+    patched = functools.partialmethod(handled, original=getattr(place, name))
+    with monkeypatch.context() as patch:
+        patch.setattr(place, name, patched)
+        assert echo(neighbour, 2) == 2
+    assert answers == ["begun", "of the handler"]
 
 
 def test_a_process_that_is_gone_is_an_error(neighbour):

@@ -67,6 +67,8 @@ class Channel:
 
     def __init__(self, way: PacketSocket) -> None:
         self._way = way
+        #: True during a call
+        self.is_busy = False
         #: closes it, callable from finalizers; idempotent
         self.close = way.close
 
@@ -76,11 +78,14 @@ class Channel:
         Raises:
             EOFError: the other process is gone.
         """
+        self.is_busy = True
         try:
             _send(self._way, _TARGET.pack(target), item)
+            head, answer = _receive(self._way, _KIND)
         except BrokenPipeError as error:
             raise EOFError from error
-        head, answer = _receive(self._way, _KIND)
+        finally:
+            self.is_busy = False
         return Answer(head), answer
 
 

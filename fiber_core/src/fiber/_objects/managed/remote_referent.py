@@ -43,6 +43,7 @@ class Caller:
         self.number = next(_numbers)
         # channels by owner, None for one that has none
         self._channels: dict[Owner, Channel | None] = {}
+        self._opening: set[Owner] = set()
         # functions that end its threads: by owner and target, or by the threads of this process
         self._threads: dict[Any, Callable[[], Any]] = {}
         self._finalizer = weakref.finalize(self, _end_threads, self._threads)
@@ -63,14 +64,21 @@ class Caller:
         """
         owner = remote.owner
         if owner not in self._channels:
-            # by name: it is for processes of one host
-            channel = load_object("fiber._objects.managed.channel:opened")(
-                store, remote, self.number
-            )
-            self._channels[owner] = channel
+            self._opening.add(owner)
+            try:
+                # by name: it is for processes of one host
+                opened = load_object("fiber._objects.managed.channel:opened")
+                channel = self._channels[owner] = opened(store, remote, self.number)
+            finally:
+                self._opening.discard(owner)
             if channel is not None:
                 self._threads[owner, None] = channel.close
         return self._channels[owner]
+
+    def is_busy(self, owner: Owner) -> bool:
+        """True where this thread is in the midst of a call through its channel, or opens that."""
+        channel = self._channels.get(owner)
+        return owner in self._opening or (channel is not None and channel.is_busy)
 
     def add_local_thread(self, caller_threads: CallerThreads) -> None:
         """Note that this process has a thread for it."""
@@ -111,7 +119,11 @@ class RemoteReferent(RemoteObject):
         if fork.is_forked_child():
             fork.check()
         caller = current_caller()
-        channel = caller.channel(self, self._store)
+        if caller.is_busy(self._owner):
+            # by a handler of a signal, or a finalizer: it cannot wait for the call that it interrupts
+            caller, channel = Caller(), None
+        else:
+            channel = caller.channel(self, self._store)
         if channel is not None:
             return self._call_through(channel, encode((name, args, kwds)))
         call = self.begin(name, args, kwds, caller)
@@ -119,7 +131,8 @@ class RemoteReferent(RemoteObject):
             call.wait()
         except BaseException:
             # interrupted: the remote thread may wait long, and this one go on to other calls
-            del _current.caller
+            if caller is current_caller():
+                del _current.caller
             call.abandon()
             raise
         return call.value()
