@@ -16,24 +16,22 @@ import time
 from collections.abc import Callable
 from threading import BrokenBarrierError
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from fiber._objects import store
 from fiber._objects.address import Kind
-from fiber._objects.handle import Handle, SharedObject
+from fiber._objects.handle import Handle
 from fiber._objects.sync import monitor
-from fiber._objects.sync.barrier import OwnedBarrier, RemoteBarrier
-from fiber._objects.sync.condition import OwnedCondition, RemoteCondition
-from fiber._objects.sync.event import OwnedEvent, RemoteEvent
+from fiber._objects.sync.barrier import OwnedBarrier
+from fiber._objects.sync.condition import OwnedCondition
+from fiber._objects.sync.event import OwnedEvent
 from fiber._objects.sync.hold import LocalHold
 from fiber._objects.sync.owned_waitable import OwnedWaitable, Place
-from fiber._objects.sync.semaphore import OwnedSemaphore, RemoteSemaphore, SemaphoreState
+from fiber._objects.sync.remote_waitable import RemoteWaitable
+from fiber._objects.sync.semaphore import OwnedSemaphore, SemaphoreState
 from fiber._objects.sync.wait_queue import Status
 from fiber._wire import fork
 from fiber.exceptions import FiberError, HolderDiedError, HolderDiedWarning
-
-if TYPE_CHECKING:
-    from fiber._objects.store import Store
 
 __all__ = ["BoundedSemaphore", "Condition", "Event", "Lock", "RLock", "Semaphore"]
 
@@ -128,21 +126,32 @@ class BarrierObject(Protocol):
         """Whether it is broken; number of waiting parties."""
 
 
-ObjectT = TypeVar("ObjectT", bound=SharedObject)
+ObjectT = TypeVar("ObjectT")
 
 
 class SyncHandle(Handle, Generic[ObjectT]):
     """Handle of a lock, semaphore, condition, event or barrier; it lasts until it is collected."""
 
-    _object: ObjectT
+    _object: OwnedWaitable | RemoteWaitable
     # where processes of the same host find the state in memory that they share
     _where: Place | None = None
+    # what is used: the object, or its state in that memory
+    _used: ObjectT
+    _is_shared: bool
 
-    def _own(self, owned: OwnedWaitable) -> None:
-        """Become the first handle of a new object."""
+    def _own(self, make: Callable[..., OwnedWaitable], *arguments: Any) -> None:
+        """Make an object and become its first handle."""
+        current = store.current()
+        is_shared = current.is_one_host and monitor.is_possible()
+        owned = make(current, *arguments, is_shared=is_shared)
         self._where = owned.where
         owned.hold(0)
         self._attach(owned, 0)
+
+    def _open(self) -> None:
+        shared = self._object.map(self._where)
+        self._is_shared = shared is not None
+        self._used = cast("ObjectT", shared if self._is_shared else self._object)
 
     def _state(self) -> tuple[Any, ...]:
         return (self._where,)
@@ -151,42 +160,32 @@ class SyncHandle(Handle, Generic[ObjectT]):
         (self._where,) = state
 
     def _checked_object(self) -> ObjectT:
-        """The object, checked for use in this process.
+        """What is used, checked for use in this process.
 
         Raises:
             ForkedError: in a process that the user forked from one that used fiber.
         """
         if fork.is_forked_child():
             fork.check()
-        return self._object
-
-
-def _is_shared(current: Store) -> bool:
-    """True where the processes of the run can share memory for what they wait for."""
-    return current.is_one_host and monitor.is_possible()
+        return self._used
 
 
 #: most permits of a semaphore; that of ``multiprocessing``
 SEM_VALUE_MAX = 2**31 - 1
 
 
-class SemLock(SyncHandle[OwnedSemaphore | RemoteSemaphore]):
+class SemLock(SyncHandle[SemaphoreObject]):
     """Handle of a lock or semaphore."""
 
-    # what acquires and releases: the object, or the semaphore in shared memory
-    _semaphore: SemaphoreObject
-
     def _make(self, kind: Kind, state: SemaphoreState) -> None:
-        current = store.current()
-        self._own(OwnedSemaphore(current, kind, state, is_shared=_is_shared(current)))
+        self._own(OwnedSemaphore, kind, state)
 
     def _open(self) -> None:
-        shared = self._object.map(self._where)
-        self._semaphore = shared or self._object
-        if shared is not None:
+        super()._open()
+        if self._is_shared:
             # without the methods of this class in between, as in the standard library
-            self.acquire = shared.acquire  # type: ignore[method-assign]
-            self.release = shared.release  # type: ignore[method-assign]
+            self.acquire = self._used.acquire  # type: ignore[assignment,method-assign] # it has defaults, too
+            self.release = self._used.release  # type: ignore[method-assign]
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
         """Acquire it, waiting until it is free.
@@ -205,7 +204,7 @@ class SemLock(SyncHandle[OwnedSemaphore | RemoteSemaphore]):
         """
         if fork.is_forked_child():
             fork.check()
-        return self._semaphore.acquire(block, timeout)
+        return self._used.acquire(block, timeout)
 
     def release(self) -> None:
         """Release it.
@@ -218,7 +217,7 @@ class SemLock(SyncHandle[OwnedSemaphore | RemoteSemaphore]):
         """
         if fork.is_forked_child():
             fork.check()
-        self._semaphore.release()
+        self._used.release()
 
     if sys.version_info >= (3, 14):
 
@@ -238,27 +237,26 @@ class SemLock(SyncHandle[OwnedSemaphore | RemoteSemaphore]):
         self.release()
 
     def _value(self) -> int:
-        self._checked_object()
-        return self._semaphore.value()
+        return self._checked_object().value()
 
     # -- for conditions
 
     def _is_owned(self) -> bool:
-        return self._semaphore.local_hold.is_held_by_thread
+        return self._used.local_hold.is_held_by_thread
 
     def _release_save(self) -> int:
-        return self._semaphore.release_save()
+        return self._used.release_save()
 
     def _acquire_restore(self, depth: int) -> None:
         death = None
         # an interrupt may have come before it was released
         while not self._is_owned():
             try:
-                self._semaphore.acquire(True, None)
+                self._used.acquire(True, None)
             except (HolderDiedError, HolderDiedWarning) as error:
                 # a wait ends with the lock acquired, whatever happens
                 death = error
-        self._semaphore.local_hold.restore_depth(depth)
+        self._used.local_hold.restore_depth(depth)
         if death is not None:
             raise death
 
@@ -268,7 +266,7 @@ class SemLock(SyncHandle[OwnedSemaphore | RemoteSemaphore]):
         """The holder as the stdlib names it, and how often it acquired it."""
         from fiber.process import current_process
 
-        local = self._semaphore.local_hold
+        local = self._used.local_hold
         if local.is_held_by_thread:
             import threading
 
@@ -398,7 +396,7 @@ class BoundedSemaphore(Semaphore):
         return f"<{type(self).__name__}(value={value}, maxvalue={self._maximum})>"
 
 
-class Condition(SyncHandle[OwnedCondition | RemoteCondition]):
+class Condition(SyncHandle[ConditionObject]):
     """A condition variable with its lock; as ``multiprocessing.Condition``.
 
     Args:
@@ -408,20 +406,17 @@ class Condition(SyncHandle[OwnedCondition | RemoteCondition]):
 
     def __init__(self, lock: SemLock | None = None, *, ctx: Any = None) -> None:
         self._lock = _checked(RLock() if lock is None else lock)
-        current = store.current()
-        self._own(OwnedCondition(current, is_shared=_is_shared(current)))
+        self._own(OwnedCondition)
 
     def _open(self) -> None:
+        super()._open()
         #: acquires the lock
         self.acquire = self._lock.acquire
         #: releases the lock
         self.release = self._lock.release
-        # the object, or the condition in shared memory
-        self._condition: ConditionObject = self._object.map(self._where) or self._object
         # True where changes of the lock may overtake messages to the condition's owner
         lock = self._lock
-        is_shared = lock._semaphore is not lock._object  # noqa: SLF001 - its own
-        same = "" if is_shared else lock._object.owner_ident  # noqa: SLF001 - its own
+        same = "" if lock._is_shared else lock._object.owner_ident  # noqa: SLF001 - its own
         self._owners_differ = self._object.owner_ident not in ("", same)
 
     def _state(self) -> tuple[Any, ...]:
@@ -455,7 +450,7 @@ class Condition(SyncHandle[OwnedCondition | RemoteCondition]):
         """
         lock = self._lock
         self._check("must acquire() condition before using wait()")
-        depth = lock._semaphore.local_hold.count  # noqa: SLF001 - its own
+        depth = lock._used.local_hold.count  # noqa: SLF001 - its own
         released = False
 
         def release() -> None:
@@ -464,7 +459,7 @@ class Condition(SyncHandle[OwnedCondition | RemoteCondition]):
             lock._release_save()  # noqa: SLF001 - its own
 
         try:
-            return self._condition.wait(release, timeout, certain=self._owners_differ)
+            return self._used.wait(release, timeout, certain=self._owners_differ)
         finally:
             if released:
                 lock._acquire_restore(depth)  # noqa: SLF001 - its own
@@ -492,7 +487,7 @@ class Condition(SyncHandle[OwnedCondition | RemoteCondition]):
             PeerLostError: the process that it or its lock lives in is gone.
         """
         self._check("lock is not owned")
-        self._condition.notify(min(n, sys.maxsize), certain=self._owners_differ)
+        self._used.notify(min(n, sys.maxsize), certain=self._owners_differ)
 
     def notify_all(self) -> None:
         """Wake all waiting threads."""
@@ -500,7 +495,7 @@ class Condition(SyncHandle[OwnedCondition | RemoteCondition]):
 
     def __repr__(self) -> str:
         try:
-            waiting = str(self._condition.waiting())
+            waiting = str(self._used.waiting())
         except FiberError:
             waiting = "unknown"
         return f"<{type(self).__name__}({self._lock}, {waiting})>"
@@ -518,7 +513,7 @@ def _checked(lock: Any) -> SemLock:
     return lock
 
 
-class Event(SyncHandle[OwnedEvent | RemoteEvent]):
+class Event(SyncHandle[EventObject]):
     """A flag that can be waited for; as ``multiprocessing.Event``.
 
     :meth:`set` and :meth:`clear` are in effect for all processes when they return. All threads that
@@ -529,18 +524,7 @@ class Event(SyncHandle[OwnedEvent | RemoteEvent]):
     """
 
     def __init__(self, *, ctx: Any = None) -> None:
-        current = store.current()
-        self._own(OwnedEvent(current, is_shared=_is_shared(current)))
-
-    def _open(self) -> None:
-        # the object, or the event in shared memory
-        self._event: EventObject = self._object.map(self._where) or self._object
-
-    def _checked_event(self) -> EventObject:
-        """The event, checked for use in this process."""
-        if fork.is_forked_child():
-            fork.check()
-        return self._event
+        self._own(OwnedEvent)
 
     def is_set(self) -> bool:
         """True where it is set.
@@ -548,19 +532,19 @@ class Event(SyncHandle[OwnedEvent | RemoteEvent]):
         Raises:
             PeerLostError: the process that it lives in is gone; as for all methods.
         """
-        return self._checked_event().is_set()
+        return self._checked_object().is_set()
 
     def set(self) -> None:
         """Set it; all waiting threads go on."""
-        self._checked_event().set()
+        self._checked_object().set()
 
     def clear(self) -> None:
         """Clear it: waits block from now on."""
-        self._checked_event().clear()
+        self._checked_object().clear()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is set; False where ``timeout`` seconds have passed without."""
-        return self._checked_event().wait(timeout)
+        return self._checked_object().wait(timeout)
 
     def __repr__(self) -> str:
         try:
@@ -570,7 +554,7 @@ class Event(SyncHandle[OwnedEvent | RemoteEvent]):
         return f"<{type(self).__qualname__} at {id(self):#x} {status}>"
 
 
-class Barrier(SyncHandle[OwnedBarrier | RemoteBarrier]):
+class Barrier(SyncHandle[BarrierObject]):
     """A barrier that opens when all parties wait at it; as ``multiprocessing.Barrier``.
 
     It breaks when a process that has a handle of it dies, whether that waits or not.
@@ -594,17 +578,7 @@ class Barrier(SyncHandle[OwnedBarrier | RemoteBarrier]):
             msg = f"parties must be > 0, not {parties}"
             raise ValueError(msg)
         self._parties, self._action, self._timeout = parties, action, timeout
-        current = store.current()
-        self._own(OwnedBarrier(current, parties, is_shared=_is_shared(current)))
-
-    def _open(self) -> None:
-        # the object, or the barrier in shared memory
-        self._barrier: BarrierObject = self._object.map(self._where) or self._object
-
-    def _checked_barrier(self) -> BarrierObject:
-        """The barrier, checked for use in this process."""
-        self._checked_object()
-        return self._barrier
+        self._own(OwnedBarrier, parties)
 
     def _state(self) -> tuple[Any, ...]:
         return (self._parties, self._action, self._timeout, *super()._state())
@@ -624,7 +598,7 @@ class Barrier(SyncHandle[OwnedBarrier | RemoteBarrier]):
             PeerLostError: the process that it lives in is gone; as for all methods.
             Exception: that of the action, which breaks it.
         """
-        barrier = self._checked_barrier()
+        barrier = self._checked_object()
         timeout = self._timeout if timeout is None else timeout
         status, index = barrier.arrive(timeout, has_action=self._action is not None)
         if status is Status.RUN_ACTION:
@@ -638,17 +612,17 @@ class Barrier(SyncHandle[OwnedBarrier | RemoteBarrier]):
         try:
             self._action()
         except BaseException:
-            self._barrier.action_failed(number)
+            self._used.action_failed(number)
             raise
-        return self._barrier.action_succeeded(number)
+        return self._used.action_succeeded(number)
 
     def reset(self) -> None:
         """Make it usable again; waiting parties get a BrokenBarrierError."""
-        self._checked_barrier().reset()
+        self._checked_object().reset()
 
     def abort(self) -> None:
         """Break it, until it is reset."""
-        self._checked_barrier().abort()
+        self._checked_object().abort()
 
     @property
     def parties(self) -> int:
@@ -658,18 +632,18 @@ class Barrier(SyncHandle[OwnedBarrier | RemoteBarrier]):
     @property
     def n_waiting(self) -> int:
         """Number of parties that wait now."""
-        return self._checked_barrier().state()[1]
+        return self._checked_object().state()[1]
 
     @property
     def broken(self) -> bool:
         """True where it is broken."""
-        return self._checked_barrier().state()[0]
+        return self._checked_object().state()[0]
 
     def __repr__(self) -> str:
         kind = type(self)
         name = f"{kind.__module__}.{kind.__qualname__} at {id(self):#x}"
         try:
-            broken, waiting = self._checked_barrier().state()
+            broken, waiting = self._checked_object().state()
         except FiberError:
             return f"<{name}: unknown>"
         return f"<{name}: broken>" if broken else f"<{name}: waiters={waiting}/{self._parties}>"

@@ -12,14 +12,16 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from fiber._objects.address import Kind
-from fiber._objects.sync.owned_waitable import OwnedWaitable, Place
+from fiber._objects.sync.owned_waitable import OwnedWaitable
 from fiber._objects.sync.protocol import Op
 from fiber._objects.sync.remote_waitable import RemoteWaitable, Reply
 from fiber._objects.sync.shared_barrier import SIZE, Arrival, SharedBarrier
-from fiber._objects.sync.wait_queue import Answer, Answers, Request, Status, WaitQueue
+from fiber._objects.sync.wait_queue import Answer, Answers, Request, Status, Wait, WaitQueue
 from fiber._objects.waiting import Deadline
 
 if TYPE_CHECKING:
+    import mmap
+
     from fiber._objects.store import Store
 
 
@@ -51,6 +53,10 @@ class BarrierState:
     def waiting(self) -> int:
         """Number of parties that wait for others to arrive."""
         return 0 if self._action else len(self._queue)
+
+    def state(self) -> tuple[bool, int]:
+        """Whether it is broken; number of waiting parties."""
+        return self.is_broken, self.waiting
 
     def arrive(self, request: Request, *, has_action: bool) -> Answers:
         """A party arrives; ``has_action`` where it could run one as the last party."""
@@ -162,7 +168,7 @@ class PeersBarrierState:
     def __init__(
         self,
         shared: SharedBarrier,
-        start: Callable[[Callable[[float], Callable[[], Answers]]], object],
+        start: Callable[[Wait], object],
     ) -> None:
         self._shared = shared
         self._start = start
@@ -175,6 +181,10 @@ class PeersBarrierState:
     def waiting(self) -> int:
         """Number of waiting requests."""
         return len(self._arrivals)
+
+    def state(self) -> tuple[bool, int]:
+        """Whether it is broken; number of waiting parties, of all processes."""
+        return self._shared.state()
 
     def arrive(self, request: Request, *, has_action: bool) -> Answers:
         """A party arrives; ``has_action`` where it could run one as the last party."""
@@ -270,14 +280,9 @@ class OwnedBarrier(OwnedWaitable):
     def __init__(self, store: Store, parties: int, *, is_shared: bool = False) -> None:
         self._barrier: BarrierState | PeersBarrierState = BarrierState(parties)
         super().__init__(store, Kind.BARRIER, self._barrier)
-        #: the barrier in shared memory
-        self.shared = SharedBarrier(*self._allocate(SIZE), parties) if is_shared else None
-        if self.shared is not None:
+        if is_shared:
+            self.shared = SharedBarrier(*self._allocate(SIZE), parties)
             self._state = self._barrier = PeersBarrierState(self.shared, self._wait_for_others)
-
-    def map(self, where: Place | None) -> SharedBarrier | None:
-        """The barrier in shared memory, if it is there."""
-        return self.shared
 
     # -- for threads of this process
 
@@ -311,10 +316,7 @@ class OwnedBarrier(OwnedWaitable):
 
     def state(self) -> tuple[bool, int]:
         """Whether it is broken; number of waiting parties."""
-        if isinstance(self._barrier, BarrierState):
-            return self._barrier.is_broken, self._barrier.waiting
-        assert self.shared is not None
-        return self.shared.state()
+        return self._barrier.state()
 
     def _rollback(self, answer: Answer) -> Answers:
         if answer.status is not Status.RUN_ACTION:
@@ -346,21 +348,8 @@ class OwnedBarrier(OwnedWaitable):
 class RemoteBarrier(RemoteWaitable):
     """A barrier of another process; see :class:`~fiber.synchronize.BarrierObject`."""
 
-    _shared: SharedBarrier | None = None
-
-    def map(self, where: Place | None) -> SharedBarrier | None:
-        """The barrier in shared memory; None where this process does not map that."""
-        with self._lock:
-            if self._shared is None:
-                found = self._mapped(where)
-                self._shared = found and SharedBarrier(*found)
-            return self._shared
-
-    def fail(self, error: BaseException) -> None:
-        """The owner is lost: all uses raise an error."""
-        super().fail(error)
-        if self._shared is not None:
-            self._shared.cut_off(lambda: self.error_to_raise(self._error))
+    def _share(self, memory: mmap.mmap, begin: int) -> SharedBarrier:
+        return SharedBarrier(memory, begin)
 
     def arrive(self, timeout: float | None, *, has_action: bool) -> tuple[Status, int]:
         """Arrive and wait; status, and the party's index or the number of the action to run."""

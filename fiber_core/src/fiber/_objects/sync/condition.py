@@ -13,13 +13,15 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from fiber._objects.address import Kind
-from fiber._objects.sync.owned_waitable import OwnedWaitable, Place
+from fiber._objects.sync.owned_waitable import OwnedWaitable
 from fiber._objects.sync.protocol import Op
 from fiber._objects.sync.remote_waitable import RemoteWaitable, Reply
 from fiber._objects.sync.shared_condition import SIZE, Entry, SharedCondition
-from fiber._objects.sync.wait_queue import Answer, Answers, Request, Status, WaitQueue
+from fiber._objects.sync.wait_queue import Answer, Answers, Request, Status, Wait, WaitQueue
 
 if TYPE_CHECKING:
+    import mmap
+
     from fiber._objects.store import Store
 
 
@@ -84,7 +86,7 @@ class PeersConditionState:
     def __init__(
         self,
         shared: SharedCondition,
-        start: Callable[[Callable[[float], Callable[[], Answers]]], object],
+        start: Callable[[Wait], object],
     ) -> None:
         self._shared = shared
         self._start = start
@@ -171,14 +173,9 @@ class OwnedCondition(OwnedWaitable):
     def __init__(self, store: Store, *, is_shared: bool = False) -> None:
         self._condition: ConditionState | PeersConditionState = ConditionState()
         super().__init__(store, Kind.CONDITION, self._condition)
-        #: the condition in shared memory
-        self.shared = SharedCondition(*self._allocate(SIZE), is_new=True) if is_shared else None
-        if self.shared is not None:
+        if is_shared:
+            self.shared = SharedCondition(*self._allocate(SIZE), is_new=True)
             self._state = self._condition = PeersConditionState(self.shared, self._wait_for_others)
-
-    def map(self, where: Place | None) -> SharedCondition | None:
-        """The condition in shared memory, if it is there."""
-        return self.shared
 
     # -- for threads of this process
 
@@ -216,21 +213,8 @@ class OwnedCondition(OwnedWaitable):
 class RemoteCondition(RemoteWaitable):
     """A condition of another process; see :class:`~fiber.synchronize.ConditionObject`."""
 
-    _shared: SharedCondition | None = None
-
-    def map(self, where: Place | None) -> SharedCondition | None:
-        """The condition in shared memory; None where this process does not map that."""
-        with self._lock:
-            if self._shared is None:
-                found = self._mapped(where)
-                self._shared = found and SharedCondition(*found)
-            return self._shared
-
-    def fail(self, error: BaseException) -> None:
-        """The owner is lost: all uses raise an error."""
-        super().fail(error)
-        if self._shared is not None:
-            self._shared.cut_off(lambda: self.error_to_raise(self._error))
+    def _share(self, memory: mmap.mmap, begin: int) -> SharedCondition:
+        return SharedCondition(memory, begin)
 
     def wait(self, release: Callable[[], object], timeout: float | None, *, certain: bool) -> bool:
         """Call ``release`` and wait until notified; False if not in time.

@@ -11,13 +11,15 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from fiber._objects.address import Kind
-from fiber._objects.sync.owned_waitable import OwnedWaitable, Place
+from fiber._objects.sync.owned_waitable import OwnedWaitable
 from fiber._objects.sync.protocol import Op
 from fiber._objects.sync.remote_waitable import RemoteWaitable
 from fiber._objects.sync.shared_event import SIZE, SharedEvent
-from fiber._objects.sync.wait_queue import Answer, Answers, Request, Status, WaitQueue
+from fiber._objects.sync.wait_queue import Answer, Answers, Request, Status, Wait, WaitQueue
 
 if TYPE_CHECKING:
+    import mmap
+
     from fiber._objects.store import Store
 
 
@@ -25,9 +27,13 @@ class EventState:
     """The state of one event. Not thread-safe."""
 
     def __init__(self) -> None:
-        #: True where waits end at once
-        self.is_set = False
+        self._is_set = False
         self._queue = WaitQueue()
+
+    @property
+    def is_set(self) -> bool:
+        """True where waits end at once."""
+        return self._is_set
 
     @property
     def waiting(self) -> int:
@@ -43,12 +49,12 @@ class EventState:
 
     def set(self) -> Answers:
         """Set it; all waiting requests are answered, even if it is cleared at once."""
-        self.is_set = True
+        self._is_set = True
         return [Answer(request, Status.OK) for request in self._queue.clear()]
 
     def clear(self) -> None:
         """Unset it."""
-        self.is_set = False
+        self._is_set = False
 
     def cancel(self, process: Hashable, number: int, *, expired: bool = False) -> Answers:
         """Refuse a waiting request; no answer if it was answered before."""
@@ -66,13 +72,50 @@ class EventState:
         return []
 
 
+class PeersEventState(EventState):
+    """What processes that do not map the memory of a shared event have of it.
+
+    Args:
+        shared: the event.
+        start: has a thread call a function that waits; called when a request has to.
+    """
+
+    def __init__(self, shared: SharedEvent, start: Callable[[Wait], object]) -> None:
+        super().__init__()
+        self._shared = shared
+        self._start = start
+
+    @property
+    def is_set(self) -> bool:
+        """True where waits end at once."""
+        return self._shared.is_set()
+
+    def wait(self, request: Request, *, wait: bool) -> Answers:
+        """Answer whether it is set; with ``wait``, once it is."""
+        answers = super().wait(request, wait=wait)
+        if not answers:
+            self._start(self._wait)
+        return answers
+
+    def set(self) -> Answers:
+        """Set it; all waiting requests are answered, even if it is cleared at once."""
+        self._shared.set()
+        return super().set()
+
+    def clear(self) -> None:
+        """Unset it."""
+        self._shared.clear()
+
+    def _wait(self, seconds: float) -> Callable[[], Answers]:
+        return super().set if self._shared.wait(seconds) else list
+
+
 class OwnedEvent(OwnedWaitable):
     """An event at its owner; see :class:`~fiber.synchronize.EventObject`.
 
     Args:
         store: of this process.
-        is_shared: True to have the state in memory that the processes of this host share; then the
-            state here is for requests of processes that do not map it.
+        is_shared: True to have the state in memory that the processes of this host share.
 
     Raises:
         OSError: there is no room for that.
@@ -81,12 +124,9 @@ class OwnedEvent(OwnedWaitable):
     def __init__(self, store: Store, *, is_shared: bool = False) -> None:
         self._event = EventState()
         super().__init__(store, Kind.EVENT, self._event)
-        #: the event in shared memory
-        self.shared = SharedEvent(*self._allocate(SIZE)) if is_shared else None
-
-    def map(self, where: Place | None) -> SharedEvent | None:
-        """The event in shared memory, if it is there."""
-        return self.shared
+        if is_shared:
+            self.shared = SharedEvent(*self._allocate(SIZE))
+            self._state = self._event = PeersEventState(self.shared, self._wait_for_others)
 
     # -- for threads of this process
 
@@ -115,52 +155,22 @@ class OwnedEvent(OwnedWaitable):
     # -- other processes
 
     def _handle_request(self, op: int, request: Request, argument: int) -> Answers | None:
-        shared = self.shared
-        if shared is not None:
-            self._event.is_set = shared.is_set()
         done = Answer(request, Status.OK, int(self._event.is_set))
         if op == Op.WAIT:
-            answers = self._event.wait(request, wait=bool(argument))
-            if shared is not None and not answers:
-                self._wait_for_others(self._wait_shared)
-            return answers
+            return self._event.wait(request, wait=bool(argument))
         if op == Op.SET:
-            if shared is not None:
-                shared.set()
             return [*self._event.set(), done]
         if op == Op.CLEAR:
-            if shared is not None:
-                shared.clear()
             self._event.clear()
             return [done]
         return [done] if op == Op.VALUE else None
-
-    def _wait_shared(self, seconds: float) -> Callable[[], Answers]:
-        assert self.shared is not None
-        return self._event.set if self.shared.wait(seconds) else list
 
 
 class RemoteEvent(RemoteWaitable):
     """An event of another process; see :class:`~fiber.synchronize.EventObject`."""
 
-    _shared: SharedEvent | None = None
-
-    def map(self, where: Place | None) -> SharedEvent | None:
-        """The event in shared memory; None where this process does not map that."""
-        with self._lock:
-            if self._shared is None:
-                found = self._mapped(where)
-                self._shared = found and SharedEvent(*found)
-            return self._shared
-
-    def fail(self, error: BaseException) -> None:
-        """The owner is lost: all uses raise an error."""
-        super().fail(error)
-        if self._shared is not None:
-            self._shared.cut_off(self._raise)
-
-    def _raise(self) -> None:
-        raise self.error_to_raise(self._error) from self._error
+    def _share(self, memory: mmap.mmap, begin: int) -> SharedEvent:
+        return SharedEvent(memory, begin)
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until it is set; False if not in time."""

@@ -17,7 +17,7 @@ from fiber._objects.owned_object import OwnedObject
 from fiber._objects.protocol import read
 from fiber._objects.sync import protocol
 from fiber._objects.sync.protocol import REQUEST, Notice, Op
-from fiber._objects.sync.wait_queue import Answer, Answers, Request
+from fiber._objects.sync.wait_queue import Answer, Answers, Request, Wait
 from fiber._objects.waiting import wait_for_wakeup
 from fiber._wire.endpoint import Peer
 from fiber._wire.frames import Kind as Frame
@@ -74,6 +74,8 @@ class OwnedWaitable(OwnedObject):
     def __init__(self, store: Store, kind: Kind, state: SyncState) -> None:
         super().__init__(store, kind)
         self._state = state
+        #: the state in memory that the processes of this host share, if it is there
+        self.shared: Any = None
         self._allocation: Allocation | None = None
         # the thread that waits in shared memory on behalf of other processes
         self._deputy: threading.Thread | None = None
@@ -95,6 +97,10 @@ class OwnedWaitable(OwnedObject):
         location = self._allocation.arena.location
         return self._allocation.begin, (location.name, location.pid, location.size, location.tag)
 
+    def map(self, where: Place | None) -> Any:
+        """The state in shared memory; None where it is not there."""
+        return self.shared
+
     def _allocate(self, size: int) -> tuple[mmap.mmap, int]:
         """Memory for the state, and where it begins there.
 
@@ -108,11 +114,11 @@ class OwnedWaitable(OwnedObject):
         if self._allocation is not None:
             heap_of(self._store).free(self._allocation)
 
-    def _wait_for_others(self, wait: Callable[[float], Callable[[], Answers]]) -> None:
+    def _wait_for_others(self, wait: Wait) -> None:
         """With the lock held: have a thread wait in shared memory while processes without it do.
 
         Args:
-            wait: waits so many seconds; returns what makes the answers, which is called with the lock held.
+            wait: what it returns is called with the lock held.
         """
         if self._deputy is None:
             self._deputy = threading.Thread(
@@ -120,7 +126,7 @@ class OwnedWaitable(OwnedObject):
             )
             self._deputy.start()
 
-    def _stand_in(self, wait: Callable[[float], Callable[[], Answers]]) -> None:
+    def _stand_in(self, wait: Wait) -> None:
         while True:
             answers = wait(TURN)
             with self.lock:

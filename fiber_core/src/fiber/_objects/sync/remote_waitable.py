@@ -9,7 +9,7 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
 from fiber._objects.address import Address
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import mmap
 
     from fiber._objects.store import Store
+    from fiber._objects.sync.monitor import SharedState
 
 
 @values.frozen
@@ -68,19 +69,36 @@ class RemoteWaitable(RemoteObject):
         self._numbers = itertools.count(1)
         self._requests: dict[int, _SentRequest] = {}
         self._error: BaseException | None = None
+        # the state in shared memory, once it is mapped
+        self._shared: Any = None
 
     @property
     def owner_ident(self) -> str:
         """Identity of the owner; empty where that is this process."""
         return self._owner.ident
 
-    def _mapped(self, where: Place | None) -> tuple[mmap.mmap, int] | None:
-        """Memory of the state, and where it begins there; None where this process cannot map it."""
-        if where is None or self._error is not None or not self.is_same_host:
-            return None
-        begin, location = where
-        memory = map_arena(Location(*location), lambda: self._store.node.directory)
-        return None if memory is None else (memory, begin)
+    # -- state in memory that the processes of the owner's host share
+
+    def map(self, where: Place | None) -> Any:
+        """The state in shared memory; None where this process does not map that."""
+        with self._lock:
+            if self._shared is None and where is not None and self._error is None:
+                begin, location = where
+                memory = None
+                if self.is_same_host:
+                    memory = map_arena(Location(*location), lambda: self._store.node.directory)
+                if memory is not None:
+                    self._shared = self._share(memory, begin)
+            return self._shared
+
+    def _share(self, memory: mmap.mmap, begin: int) -> SharedState:
+        """For subclasses: the state that begins there."""
+        raise NotImplementedError
+
+    def _lost_error(self) -> BaseException:
+        lost = self.error_to_raise(self._error)
+        lost.__cause__ = lost.__cause__ or self._error
+        return lost
 
     # -- the user's threads
 
@@ -193,6 +211,8 @@ class RemoteWaitable(RemoteObject):
             self._requests.clear()
         for sent in waiting:
             sent.wakeup.release()
+        if self._shared is not None:
+            self._shared.cut_off(self._lost_error)
 
     # -- for subclasses
 

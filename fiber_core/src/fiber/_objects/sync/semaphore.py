@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from fiber._objects.address import Address, Kind
 from fiber._objects.owner_connection import Owner
 from fiber._objects.sync.hold import HoldMixin, LocalHold
-from fiber._objects.sync.owned_waitable import OwnedWaitable, Place
+from fiber._objects.sync.owned_waitable import OwnedWaitable
 from fiber._objects.sync.protocol import Notice, Op
 from fiber._objects.sync.remote_waitable import RemoteWaitable, Reply
 from fiber._objects.sync.shared_semaphore import (
@@ -30,10 +30,20 @@ from fiber._objects.sync.shared_semaphore import (
     own_identity,
     size_of,
 )
-from fiber._objects.sync.wait_queue import ACQUIRED, Answer, Answers, Request, Status, WaitQueue
+from fiber._objects.sync.wait_queue import (
+    ACQUIRED,
+    Answer,
+    Answers,
+    Request,
+    Status,
+    Wait,
+    WaitQueue,
+)
 from fiber.exceptions import LeaseLostError, PeerLostError
 
 if TYPE_CHECKING:
+    import mmap
+
     from fiber._objects.store import Store
 
 # holder of a permit that no process acquired, or whose holder has exited
@@ -201,7 +211,7 @@ class SemaphoreState:
         return Answer(request, Status.OK_HOLDER_DIED, text=description)
 
 
-class PeersState(SemaphoreState):
+class PeersSemaphoreState(SemaphoreState):
     """What processes that do not map the memory of a shared semaphore have of it.
 
     The owner acquires for them. They wait in order; a thread of the owner waits with the others.
@@ -216,7 +226,7 @@ class PeersState(SemaphoreState):
         self,
         state: SemaphoreState,
         shared: SharedSemaphore,
-        start: Callable[[Callable[[float], Callable[[], Answers]]], object],
+        start: Callable[[Wait], object],
     ) -> None:
         super().__init__(0, state.maximum, recover=state.recover)
         self._shared = shared
@@ -312,17 +322,13 @@ class OwnedSemaphore(HoldMixin, OwnedWaitable):
         self, store: Store, kind: Kind, state: SemaphoreState, *, is_shared: bool = False
     ) -> None:
         super().__init__(store, kind, state)
-        #: the semaphore in shared memory
-        self.shared = self._share(state) if is_shared else None
-        if self.shared is not None:
-            self._state = state = PeersState(state, self.shared.for_others(), self._wait_for_others)
+        if is_shared:
+            self.shared = self._share(state)
+            others = self.shared.for_others()
+            self._state = state = PeersSemaphoreState(state, others, self._wait_for_others)
         self._semaphore = state
         #: permits that this process holds
         self.local_hold = LocalHold(self.shape.name, recursive=kind is Kind.RLOCK)
-
-    def map(self, where: Place | None) -> SharedSemaphore | None:
-        """The semaphore in shared memory, if it is there."""
-        return self.shared
 
     def _share(self, state: SemaphoreState) -> SharedSemaphore:
         entries = entries_for(state.maximum, track_holders=state.track_holders)
@@ -425,25 +431,17 @@ class RemoteSemaphore(HoldMixin, RemoteWaitable):
         self.local_hold = LocalHold(self.shape.name, recursive=address.kind is Kind.RLOCK)
         # True while it is held here although no handle is left
         self._pinned = False
-        self._shared: SharedSemaphore | None = None
 
-    def map(self, where: Place | None) -> SharedSemaphore | None:
-        """The semaphore in shared memory; None where this process does not map that."""
-        with self._lock:
-            if self._shared is None:
-                found = self._mapped(where)
-                if found is not None:
-                    host, kind = self._store.host, self._address.kind
-                    self._shared = SharedSemaphore(*found, kind, host=host, identity=own_identity())
-            return self._shared
+    def _share(self, memory: mmap.mmap, begin: int) -> SharedSemaphore:
+        host, kind = self._store.host, self._address.kind
+        return SharedSemaphore(memory, begin, kind, host=host, identity=own_identity())
 
     def fail(self, error: BaseException) -> None:
         """The owner is lost: nothing is held any more, and all uses raise an error."""
-        super().fail(error)
         if self._shared is not None:
-            # for the error
+            # for the error; it may be noticed more than once
             self.local_hold.held = self._held()
-            self._shared.cut_off(lambda: self.error_to_raise(self._error))
+        super().fail(error)
 
     def _held(self) -> int:
         local_hold = self.local_hold if self._shared is None else self._shared.local_hold

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from fiber._base import values
 from fiber._base.waits import turn
+from fiber._objects.sync.monitor import LOOKS, Monitored, Word
 from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
-from fiber._objects.sync.monitor import Monitored, Word
 from fiber._objects.sync.wait_queue import Status
-from fiber._objects.waiting import HAS_TWO_CPUS, Deadline
+from fiber._objects.waiting import Deadline
 
 if TYPE_CHECKING:
     import mmap
@@ -39,8 +39,6 @@ _WORDS = 8
 #: bytes of a barrier
 SIZE = MONITOR_SIZE + 8 * _WORDS
 _ENDS_MASK = 2**60 - 1
-#: looks at the round before a thread sleeps, 0.1 us each; to sleep and be woken takes 10 us and more
-_LOOKS = 200 if HAS_TWO_CPUS else 0
 
 
 @values.define(eq=False)
@@ -132,7 +130,8 @@ class SharedBarrier(Monitored):
     def wait(self, number: int, deadline: Deadline) -> bool:
         """Wait until a round has ended; False if not in time."""
         words = self._words
-        for _ in range(_LOOKS):
+        # several have to come
+        for _ in range(2 * LOOKS):
             if words[_ROUND] != number:
                 return True
         while True:

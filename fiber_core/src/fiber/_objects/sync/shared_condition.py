@@ -11,14 +11,13 @@ Apart from :mod:`~fiber._objects.sync.condition`, which is about messages.
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
+from fiber._objects.sync.monitor import LOOKS, Monitored, Turns, Word
 from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
-from fiber._objects.sync.monitor import Monitored, Word
 from fiber._objects.sync.shared_semaphore import is_dead, own_identity
-from fiber._objects.waiting import HAS_TWO_CPUS, Deadline
+from fiber._objects.waiting import Deadline
 
 if TYPE_CHECKING:
     import mmap
@@ -37,11 +36,6 @@ _FREE, _WAITING, _NOTIFIED = 0, 1, 2
 _MOST = 256
 #: bytes of a condition
 SIZE = MONITOR_SIZE + 8 * (_ENTRIES + _ENTRY * _MOST)
-#: nanoseconds of a thread's first wait; later ones are twice as long each
-_FIRST, _LONGEST = 1_000_000, 128_000_000
-#: looks at its entry before a thread sleeps, 0.1 us each; to sleep and be woken takes 10 us and more
-_LOOKS = 100 if HAS_TWO_CPUS else 0
-
 #: where an entry is, and the number of its wait
 Entry: TypeAlias = tuple[int, int]
 
@@ -104,21 +98,17 @@ class SharedCondition(Monitored):
 
     def _wait(self, at: int, deadline: Deadline) -> None:
         words, state = self._words, at + _STATE
-        for _ in range(_LOOKS):
+        for _ in range(LOOKS):
             if words[state] == _NOTIFIED:
                 return
-        turn = _FIRST
+        turns = Turns()
         while words[state] != _NOTIFIED:
             self.check()
             left = deadline.left
             if left == 0:
                 return
-            seconds = turn / 1e9
-            before = time.monotonic_ns()
-            self._waits[at].wait(_WAITING, seconds if left is None else min(left, seconds))
-            if time.monotonic_ns() - before >= turn:
+            if turns.wait(self._waits[at], _WAITING, left):
                 self.pass_on()
-                turn = min(2 * turn, _LONGEST)
 
     # -- entries
 

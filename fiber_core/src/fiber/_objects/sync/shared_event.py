@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fiber._base.waits import turn
-from fiber._objects.sync import monitor
-from fiber._objects.waiting import HAS_TWO_CPUS, Deadline
+from fiber._objects.sync.monitor import LOOKS, SharedState, Word
+from fiber._objects.waiting import Deadline
 
 if TYPE_CHECKING:
     import mmap
@@ -30,11 +30,9 @@ _IS_AWAITED = 2
 _WORDS = 3
 #: bytes of an event
 SIZE = 8 * _WORDS
-#: looks at the state before a thread sleeps, 0.1 us each; to sleep and be woken takes 10 us and more
-_LOOKS = 100 if HAS_TWO_CPUS else 0
 
 
-class SharedEvent:
+class SharedEvent(SharedState):
     """An event in shared memory, as one process uses it.
 
     Args:
@@ -43,20 +41,19 @@ class SharedEvent:
     """
 
     def __init__(self, memory: mmap.mmap, begin: int) -> None:
-        self._word = monitor.Word(memory, begin + 8 * _NUMBER)
+        self._word = Word(memory, begin + 8 * _NUMBER)
         self._words = memoryview(memory)[begin : begin + SIZE].cast("q")
         # no other process uses the same numbers, and this one none twice in a row
         self._numbers = itertools.count(secrets.randbits(60))
-        self._check: Callable[[], object] = _nothing
 
     def is_set(self) -> bool:
         """True where it is set."""
-        self._check()
+        self.check()
         return bool(self._words[_IS_SET])
 
     def set(self) -> None:
         """Set it; all waiting threads go on."""
-        self._check()
+        self.check()
         words, number = self._words, next(self._numbers)
         words[_IS_SET] = 1
         words[_NUMBER] = number
@@ -66,18 +63,18 @@ class SharedEvent:
 
     def clear(self) -> None:
         """Clear it: waits block from now on."""
-        self._check()
+        self.check()
         self._words[_IS_SET] = 0
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until it is set; False if not in time."""
-        self._check()
+        self.check()
         words = self._words
         number = words[_NUMBER]
         if words[_IS_SET]:
             return True
         deadline = Deadline(timeout)
-        for _ in range(_LOOKS):
+        for _ in range(LOOKS):
             if words[_NUMBER] != number:
                 return True
         while True:
@@ -88,12 +85,9 @@ class SharedEvent:
             if left == 0:
                 return False
             self._word.wait(number, turn(left))
-            self._check()
+            self.check()
 
-    def cut_off(self, error: Callable[[], object]) -> None:
+    def cut_off(self, error: Callable[[], BaseException]) -> None:
         """This process has lost the owner: all uses raise an error from now on."""
-        self._check = error
+        self._lost = error
         self._word.wake()
-
-
-def _nothing() -> None: ...

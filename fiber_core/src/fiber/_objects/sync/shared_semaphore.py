@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING, TypeAlias
 from fiber._base.waits import TURN
 from fiber._objects.address import Kind, shape_of
 from fiber._objects.sync.hold import HoldMixin, LocalHold
+from fiber._objects.sync.monitor import LOOKS, Monitored, Turns, Word
 from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
-from fiber._objects.sync.monitor import Monitored, Word
 from fiber._objects.sync.wait_queue import Status
-from fiber._objects.waiting import HAS_TWO_CPUS, Deadline
+from fiber._objects.waiting import Deadline
 from fiber._wire import fork
 from fiber.backend_parts.liveness import Liveness, Owner, start_time, this_place
 
@@ -74,17 +74,12 @@ _NOBODY = 1
 _START_BITS = 40
 _FOR_OTHERS = 1 << 62
 
-#: nanoseconds of a thread's first wait, after which it has waited long; later ones are twice as long each
-_FIRST, _LONGEST = 1_000_000, 128_000_000
 #: nanoseconds after its wait until which a thread must have looked again, else it is dead or stopped
 _GRACE = 1_000_000_000
 #: nanoseconds for which a thread that has waited long reserves permits at a time
 _RESERVATION = 20_000_000
 #: nanoseconds between two looks of a process that does not wait at whether the holders live
 _PAUSE = 50_000_000
-
-#: looks at whether it is free before a thread sleeps, 0.1 us each; to sleep and be woken takes 10 us and more
-_LOOKS = 100 if HAS_TWO_CPUS else 0
 
 #: status, and the report of a death or the word that is to be waited for
 Outcome: TypeAlias = tuple[Status, str, int]
@@ -238,14 +233,14 @@ class SharedSemaphore(HoldMixin, Monitored):
             if outcome is _REFUSED and self._look_again() and self._recover_dead():
                 outcome = self._take()
             return outcome
-        for _ in range(_LOOKS):
+        for _ in range(LOOKS):
             if self._words[_FREE] > 0:
                 outcome = self._take()
                 if outcome is not _REFUSED:
                     return outcome
         # where nobody's death matters there is nothing to look for
-        turn, longest = _FIRST, _LONGEST if self._all else int(TURN * 1e9)
-        outcome = self._take(wait=turn)
+        turns = Turns() if self._all else Turns(int(TURN * 1e9))
+        outcome = self._take(wait=turns.turn)
         try:
             while outcome[0] is Status.REFUSED:
                 left = deadline.left
@@ -253,13 +248,10 @@ class SharedSemaphore(HoldMixin, Monitored):
                     if self._look_again():
                         self._recover_dead()
                     return self._take(has_waited=True)
-                seconds = turn / 1e9
-                before = time.monotonic_ns()
-                self._changes.wait(outcome[2], seconds if left is None else min(left, seconds))
-                if time.monotonic_ns() - before >= turn:
+                if turns.wait(self._changes, outcome[2], left):
                     self._recover_dead()
-                    turn = min(2 * turn, longest)
-                outcome = self._take(has_waited=True, wait=turn, reserve=turn > _FIRST)
+                # once a turn has passed it has waited long
+                outcome = self._take(has_waited=True, wait=turns.turn, reserve=not turns.is_first)
         except BaseException:
             # it may have been this thread that was woken
             self._changes.wake(1)
@@ -323,7 +315,7 @@ class SharedSemaphore(HoldMixin, Monitored):
         except BaseException:
             self._back_out()
             if text and not words[_REPORT]:
-                self._inside(functools.partial(self._report_death, text))
+                self.report_again(text)
             if acquired:
                 self._give_back()
             raise
@@ -458,7 +450,7 @@ class SharedSemaphore(HoldMixin, Monitored):
     def recover(self, count: int, text: str) -> None:
         """Release so many permits of a process that died, and have its death reported."""
         if self._words[_OPTIONS] & _REPORT_DEATHS:
-            self._inside(functools.partial(self._report_death, text))
+            self.report_again(text)
         for _ in range(count):
             self.release()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import TypeAlias
 
 from fiber._base import values
@@ -54,6 +54,8 @@ class Answer:
 
 
 Answers: TypeAlias = list[Answer]
+#: waits in shared memory for so many seconds; returns what makes the answers
+Wait: TypeAlias = Callable[[float], Callable[[], Answers]]
 
 
 class WaitQueue:
