@@ -24,7 +24,13 @@ from fiber._objects.sync.shared_semaphore import (
     own_identity,
     size_of,
 )
-from fiber.exceptions import ForkedError, HolderDiedError, HolderDiedWarning
+from fiber.exceptions import (
+    ForkedError,
+    HolderDiedError,
+    HolderDiedWarning,
+    LeaseLostError,
+    PeerLostError,
+)
 from wire_world import in_thread, until
 
 pytestmark = pytest.mark.skipif(not is_possible(), reason="this system has no robust mutexes")
@@ -353,6 +359,18 @@ def test_in_a_forked_process_it_is_refused():
     semaphore.abandon()
     with pytest.raises((ForkedError, AssertionError)):
         semaphore.acquire()
+
+
+def test_a_holder_that_is_cut_off_is_told_however_often_that_is_noticed(lock, other):
+    theirs = other.remote(lock)
+    mapped = theirs.map(lock.where)
+    assert mapped.acquire()
+    for _ in range(2):
+        theirs.fail(PeerLostError())
+        with pytest.raises(LeaseLostError, match="others may hold it by now"):
+            mapped.release()
+    with pytest.warns(HolderDiedWarning):
+        assert lock.shared.acquire(timeout=20)
 
 
 # -- processes that do not map the memory

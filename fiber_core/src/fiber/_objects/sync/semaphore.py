@@ -438,7 +438,7 @@ class RemoteSemaphore(HoldMixin, RemoteWaitable):
 
     def fail(self, error: BaseException) -> None:
         """The owner is lost: nothing is held any more, and all uses raise an error."""
-        if self._shared is not None:
+        if self._error is None and self._shared is not None:
             # for the error; it may be noticed more than once
             self.local_hold.held = self._held()
         super().fail(error)
