@@ -25,7 +25,7 @@ from fiber.exceptions import (
     WireError,
 )
 from fiber_k8s import pod_exec, port_forward
-from fiber_k8s.websocket_frames import FrameParser
+from fiber_k8s.websocket_client import WebSocket
 from fiber_ssh import exec_channel, status
 from fiber_ssh.agent_link import AgentLink
 from fiber_ssh.config import SshConfig
@@ -128,23 +128,26 @@ def horovod_http(data: bytes) -> None:
 @target(BackendError)
 def websocket(data: bytes) -> None:
     """Frames of a WebSocket in pieces: messages, how a program ended among them, or BackendError."""
-    parser = FrameParser()
-    for start in range(0, len(data), 61):
-        for opcode, body in parser.feed(data[start : start + 61]):
-            assert opcode in {1, 2, 8, 9, 10}
-            assert len(body) <= len(data)
-            if body[:1] == b"\3":
-                pod_exec.exit_code_of(body[1:])
+    ours, server = socket.socketpair()
+    with server, contextlib.closing(WebSocket(ours)) as received:
+        for start in range(0, len(data), 61):
+            server.send(data[start : start + 61])
+            for message in received.receive() or ():
+                assert len(message) <= len(data)
+                if message[:1] == b"\3":
+                    pod_exec.exit_code_of(message[1:])
+            if received.is_closed:
+                break
 
 
 @target()
 def port_forwarding(data: bytes) -> None:
     """A port-forward's WebSocket: bytes for the connection, and its end; nothing is raised."""
-    websocket_, server = socket.socketpair()
+    ours, server = socket.socketpair()
     local, user = socket.socketpair()
-    with websocket_, server, local, user:
-        for sock in (websocket_, local, server):
+    with server, local, user, contextlib.closing(WebSocket(ours)) as received:
+        for sock in (local, server):
             sock.setblocking(False)
         server.send(data[: 2**16])
         # it is never woken: what has come is read at once
-        port_forward._Forward(mock.Mock(), "pod", websocket_, local, mock.Mock()).begin()
+        port_forward._Forward(mock.Mock(), "pod", received, local, mock.Mock()).begin()

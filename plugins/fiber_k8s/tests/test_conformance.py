@@ -112,4 +112,4 @@ class TestK8sBackend(BackendConformance):
 
 class TestK8sPlugin(PluginConformance):
     module = "fiber_k8s.plugin"
-    sdks = ("kubernetes", "urllib3", "websocket", "yaml", "fiber_k8s.backend")
+    sdks = ("kubernetes", "urllib3", "websocket", "websockets", "yaml", "fiber_k8s.backend")

@@ -1,9 +1,10 @@
 """Small parts that need no cluster: errors, amounts, addresses, frames, logs, one's own pod."""
 
 import base64
-import io
+import contextlib
 import json
 import random
+import socket
 import tarfile
 from types import SimpleNamespace
 
@@ -23,7 +24,7 @@ from fiber_k8s.log_cursor import LogCursor
 from fiber_k8s.logs import follow, last_lines
 from fiber_k8s.nodes import allocatable, requested
 from fiber_k8s.timing import K8sTiming
-from fiber_k8s.websocket_frames import BINARY, CLOSE, PING, TEXT, FrameParser, encode_frame
+from fiber_k8s.websocket_client import WebSocket
 
 QUOTA = (
     'Operation cannot be fulfilled on resourcequotas "gke-resource-quotas": the object has been '
@@ -235,30 +236,86 @@ def of_server(opcode, body, final=True):
     return ABNF(int(final), opcode=opcode, mask_value=0, data=body).format()
 
 
-class TestFrames:
-    @pytest.mark.parametrize("size", [0, 1, 124, 125, 126, 65534, 65535, 65536])
-    def test_a_clients_are_masked_and_a_servers_parsed(self, size):
-        body = random.Random(size).randbytes(size)
-        written = io.BytesIO(encode_frame(BINARY, b"\x00", body))
-        frame = frame_buffer(written.read, True).recv_frame()
-        assert (frame.opcode, frame.mask_value, frame.data) == (BINARY, 1, b"\x00" + body)
-        assert written.read() == b""
-        assert FrameParser().feed(of_server(BINARY, body)) == [(BINARY, body)]
+@pytest.fixture
+def websocket():
+    """A WebSocket of ours, and the server's socket."""
+    ours, server = socket.socketpair()
+    with server, contextlib.closing(WebSocket(ours)) as made:
+        server.settimeout(30)
+        yield made, server
 
-    def test_they_may_come_in_any_pieces_and_a_message_in_several_frames_with_a_ping_between(self):
-        data = of_server(BINARY, b"a" * 200) + of_server(TEXT, b"a", final=False)
-        data += of_server(PING, b"?") + of_server(0, b"b") + of_server(CLOSE, b"\x03\xe8")
-        frames = FrameParser()
-        found = [one for n in range(len(data)) for one in frames.feed(data[n : n + 1])]
-        told = [(BINARY, b"a" * 200), (PING, b"?"), (TEXT, b"ab"), (CLOSE, b"\x03\xe8")]
-        assert found == FrameParser().feed(data) == told
+
+class TestWebSocket:
+    @pytest.mark.parametrize("size", [0, 1, 124, 125, 126, 65534, 65535, 65536])
+    def test_a_clients_frames_are_masked_and_a_servers_parsed(self, websocket, size):
+        ours, server = websocket
+        body = random.Random(size).randbytes(size)
+        ours.send(b"\x00" + body)
+        frame = frame_buffer(server.recv, True).recv_frame()
+        assert (frame.opcode, frame.mask_value, frame.data) == (
+            ABNF.OPCODE_BINARY,
+            1,
+            b"\x00" + body,
+        )
+        server.sendall(of_server(ABNF.OPCODE_BINARY, body))
+        found = []
+        while not found:
+            found = ours.receive()
+        assert found == [body]
+        assert ours.receive() is None
+
+    def test_they_may_come_in_any_pieces_and_a_message_in_several_frames_with_a_ping_between(
+        self, websocket
+    ):
+        ours, server = websocket
+        data = of_server(ABNF.OPCODE_BINARY, b"a" * 200)
+        data += of_server(ABNF.OPCODE_TEXT, b"a", final=False) + of_server(ABNF.OPCODE_PING, b"?")
+        data += of_server(ABNF.OPCODE_CONT, b"b") + of_server(ABNF.OPCODE_CLOSE, b"\x03\xe8")
+        found = []
+        for n in range(len(data)):
+            assert not ours.is_closed
+            server.send(data[n : n + 1])
+            found += ours.receive()
+        assert (found, ours.is_closed) == ([b"a" * 200, b"ab"], True)
+        answers = frame_buffer(server.recv, True)
+        assert [answers.recv_frame().opcode for _ in range(2)] == [
+            ABNF.OPCODE_PONG,
+            ABNF.OPCODE_CLOSE,
+        ]
 
     @pytest.mark.parametrize(
-        "data", [b"HTTP/1.1 502 Bad Gateway", b"\x82\x81abcdx", b"\x82\x7f" + b"\xff" * 8]
+        "data",
+        [
+            b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 7\r\nContent-Type: text/plain\r\n\r\nno more of it",
+            b"\x82\x81abcdx",
+            b"\x82\x7f\x00" + b"\xff" * 7,
+            of_server(ABNF.OPCODE_TEXT, b"a", final=False) + of_server(ABNF.OPCODE_TEXT, b"b"),
+        ],
+        ids=["HTTP", "masked", "too large", "unfinished"],
     )
-    def test_other_bytes_are_no_websocket(self, data):
+    def test_other_bytes_are_no_websocket(self, websocket, data):
+        ours, server = websocket
+        server.send(data)
         with pytest.raises(BackendError, match="WebSocket"):
-            FrameParser().feed(data)
+            ours.receive()
+
+    def test_what_cannot_be_sent_yet_waits_and_a_lost_connection_is_an_end(self, websocket):
+        ours, server = websocket
+        message = bytes(2**20)
+        while not ours.wants_write:
+            ours.send(message)
+        buffered = ours.buffered
+        assert buffered > 0
+        assert server.recv(2**16)
+        ours.flush()
+        assert ours.buffered < buffered
+        server.close()
+        while ours.wants_write:
+            ours.flush()
+        while not ours.is_closed:
+            ours.receive()
+        ours.send(message)
+        assert ours.buffered == 0
 
 
 #: recorded from a node that had removed the container

@@ -6,15 +6,14 @@ import random
 import secrets
 import socket
 import threading
-from types import SimpleNamespace
 
 import pytest
 
 from ferry_world import Echo, FerryWorld
 from fiber.exceptions import BackendError, BackendUnavailableError, UnknownJobError
-from fiber_k8s import websocket_frames
 from fiber_k8s.pod_exec import execute, exit_code_of
 from fiber_k8s.port_forward import PortForwarder
+from fiber_k8s.websocket_client import WebSocket
 from k8s_site import set_durations
 from k8s_world import recorded
 
@@ -77,10 +76,11 @@ class TestPrograms:
     def test_balancers_are_shown_that_a_quiet_connection_is_in_use(self, backend, job, monkeypatch):
         pings = threading.Semaphore(0)
 
-        def encode_frame(opcode, *pieces):
-            if opcode == websocket_frames.PING:
-                pings.release()
-            return websocket_frames.encode_frame(opcode, *pieces)
+        def ping(websocket):
+            pings.release()
+            send_ping(websocket)
+
+        send_ping = WebSocket.ping
 
         class Slow:
             pieces = iter([b"at last", b""])
@@ -89,7 +89,7 @@ class TestPrograms:
                 assert all(pings.acquire(timeout=30) for _ in range(2))
                 return next(self.pieces)
 
-        monkeypatch.setattr("fiber_k8s.pod_exec.encode_frame", encode_frame)
+        monkeypatch.setattr(WebSocket, "ping", ping)
         set_durations(backend, ping=0.05)
         assert self.run(backend, job, ["cat"], stdin=Slow()) == (0, b"cat\nat last")
 
@@ -159,9 +159,7 @@ def test_nothing_is_opened_once_it_is_closed(streams, job, echo):
 def test_a_stream_ends_when_the_server_says_that_it(frames, backend, monkeypatch):
     """Whatever becomes of the connection that it said so on."""
     ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    opened = SimpleNamespace(sock=ours)
-    monkeypatch.setattr("fiber_k8s.port_forward.open_websocket", lambda *_: opened)
+    monkeypatch.setattr("fiber_k8s.port_forward.open_websocket", lambda *_: WebSocket(ours))
     with theirs, contextlib.closing(PortForwarder(backend._client)) as streams:
         stream = streams.open("pod", 80)
         stream.settimeout(30)

@@ -13,7 +13,6 @@ import os
 import select
 import shutil
 import socket
-import ssl
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -22,8 +21,7 @@ from typing import BinaryIO
 from fiber.exceptions import BackendError, BackendUnavailableError
 from fiber_k8s.client import Client
 from fiber_k8s.manifest import CONTAINER
-from fiber_k8s.websocket_client import OpenWebSocket, open_websocket
-from fiber_k8s.websocket_frames import BINARY, CLOSE, PING, PONG, FrameParser, encode_frame
+from fiber_k8s.websocket_client import WebSocket, open_websocket
 
 __all__ = ["execute", "exit_code_of", "kill_processes"]
 
@@ -67,8 +65,8 @@ def execute(
     query = [("container", CONTAINER), *(("command", word) for word in argv)]
     query += [(name, "true") for name, is_set in flags.items() if is_set]
     opened = open_websocket(client, pod, "exec", query, [_NEWER, _OLDER])
-    if stdin is not None and not tty and opened.protocol != _NEWER:
-        opened.sock.close()
+    if stdin is not None and not tty and opened.subprotocol != _NEWER:
+        opened.close()
         msg = (
             "this cluster cannot tell a program that its standard input has ended, so it might wait "
             "for ever; that takes Kubernetes 1.30: run it without -i"
@@ -138,27 +136,23 @@ class _ExecSession:
     """One program that runs; the caller's thread receives, a thread of its own reads stdin."""
 
     def __init__(
-        self, pod: str, opened: OpenWebSocket, write: Callable[[int, bytes], None], ping: float
+        self, pod: str, websocket: WebSocket, write: Callable[[int, bytes], None], ping: float
     ) -> None:
         self._pod = pod
         self._ping = ping
-        self._sock = opened.sock
+        self._websocket = websocket
         self._write = write
-        self._frames = FrameParser()
-        self._lock = threading.Lock()
         self._out: deque[bytes] = deque()
         self._stdin_slots = threading.Semaphore(_STDIN_CHUNKS)
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
         self._wake_writer.setblocking(True)
         self._status = b""
-        self._ended = False
-        self._wants_write = False
+        self._closed = False
 
     def send(self, channel: int, data: bytes) -> None:
         """Queue a message for a channel; thread-safe."""
-        with self._lock:
-            self._out.append(encode_frame(BINARY, bytes([channel]), data))
+        self._out.append(bytes([channel]) + data)
         with contextlib.suppress(OSError):
             self._wake_writer.send(b"\0")
 
@@ -167,7 +161,7 @@ class _ExecSession:
 
         def feed() -> None:
             read = getattr(stdin, "read1", stdin.read)
-            while not self._ended and (data := read(_CHUNK)):
+            while not self._closed and (data := read(_CHUNK)):
                 self._stdin_slots.acquire()
                 self.send(_STDIN, data)
             self.send(_CLOSE_STREAM, bytes([_STDIN]))
@@ -176,17 +170,21 @@ class _ExecSession:
 
     def run(self) -> int:
         """Pass on output until the program has ended; return its exit code."""
+        websocket = self._websocket
         poll = select.poll()
         poll.register(self._wake_reader, select.POLLIN)
-        while not self._ended:
+        while not websocket.is_closed:
             self._send()
-            if not self._receive() and not self._ended:
-                events = select.POLLIN | (select.POLLOUT if self._out or self._wants_write else 0)
-                poll.register(self._sock, events)
+            messages = websocket.receive()
+            for message in messages or ():
+                self._handle_message(message)
+            if messages is None:
+                poll.register(
+                    websocket, select.POLLIN | (select.POLLOUT if websocket.wants_write else 0)
+                )
                 if not poll.poll(self._ping * 1000):
                     # load balancers drop connections that are idle for some minutes
-                    with self._lock:
-                        self._out.append(encode_frame(PING))
+                    websocket.ping()
                 with contextlib.suppress(BlockingIOError):
                     self._wake_reader.recv(4096)
         if not self._status:
@@ -199,56 +197,25 @@ class _ExecSession:
 
     def close(self) -> None:
         """Close the connection."""
-        self._ended = True
+        self._closed = True
         # the thread that reads stdin may wait for a slot
         self._stdin_slots.release()
-        self._sock.close()
+        self._websocket.close()
         self._wake_reader.close()
         self._wake_writer.close()
 
     def _send(self) -> None:
-        self._wants_write = False
-        while self._out:
-            data = self._out[0]
-            try:
-                sent = self._sock.send(data)
-            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                return
-            except OSError:
-                # the receiver sees the end, after the data before it
-                self._out.clear()
-                return
-            with self._lock:
-                if sent < len(data):
-                    self._out[0] = data[sent:]
-                    continue
-                self._out.popleft()
+        self._websocket.flush()
+        while self._out and not self._websocket.buffered:
+            self._websocket.send(self._out.popleft())
             self._stdin_slots.release()
 
-    def _receive(self) -> bool:
-        """Handle received data; False where none is available."""
-        try:
-            data = self._sock.recv(_CHUNK)
-        except (BlockingIOError, ssl.SSLWantReadError):
-            return False
-        except ssl.SSLWantWriteError:
-            self._wants_write = True
-            return False
-        except OSError:
-            data = b""
-        if not data:
-            self._ended = True
-        for opcode, body in self._frames.feed(data):
-            if opcode == PING:
-                with self._lock:
-                    self._out.append(encode_frame(PONG, body))
-            elif opcode == CLOSE:
-                self._ended = True
-            elif body and body[0] in (_STDOUT, _STDERR):
-                self._write(body[0], body[1:])
-            elif body and body[0] == _STATUS:
-                self._status += body[1:]
-        return True
+    def _handle_message(self, message: bytes) -> None:
+        channel, body = message[:1], message[1:]
+        if channel in (bytes([_STDOUT]), bytes([_STDERR])):
+            self._write(channel[0], body)
+        elif channel == bytes([_STATUS]):
+            self._status += body
 
 
 def _write(where: int, data: bytes) -> None:

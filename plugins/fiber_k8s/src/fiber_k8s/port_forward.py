@@ -7,11 +7,9 @@ official client's port-forward is not used: it takes a thread for each stream, w
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import socket
-import ssl
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -19,15 +17,14 @@ from collections.abc import Callable
 from fiber._wire.reactor import Reactor
 from fiber.exceptions import BackendError, BackendUnavailableError
 from fiber_k8s.client import Client
-from fiber_k8s.websocket_client import open_websocket
-from fiber_k8s.websocket_frames import BINARY, CLOSE, PING, PONG, FrameParser, encode_frame
+from fiber_k8s.websocket_client import WebSocket, open_websocket
 
 __all__ = ["PortForwarder"]
 
 log = logging.getLogger("fiber")
 
 _PROTOCOL = "v4.channel.k8s.io"
-#: most bytes read at once, and in a frame
+#: most bytes read at once, and in a message
 _CHUNK = 64 * 2**10
 #: buffered bytes for one side from which on the other side is not read
 _MAX_BUFFERED = 2**20
@@ -59,7 +56,7 @@ class PortForwarder:
         opened = open_websocket(self._client, pod, "portforward", query, [_PROTOCOL])
         with self._lock:
             if self._closed:
-                opened.sock.close()
+                opened.close()
                 msg = "this backend is closed; make another one"
                 raise BackendUnavailableError(msg)
             if self._reactor is None:
@@ -67,7 +64,7 @@ class PortForwarder:
             inner, outer = socket.socketpair()
             inner.setblocking(False)
             outer.setblocking(True)
-            forward = _Forward(self._reactor, pod, opened.sock, inner, self._forwards.discard)
+            forward = _Forward(self._reactor, pod, opened, inner, self._forwards.discard)
             self._forwards.add(forward)
             self._reactor.call_soon(forward.begin)
         return outer
@@ -93,7 +90,7 @@ class _Forward:
         self,
         reactor: Reactor,
         pod: str,
-        websocket: socket.socket,
+        websocket: WebSocket,
         local: socket.socket,
         forget: Callable[[_Forward], object],
     ) -> None:
@@ -101,13 +98,10 @@ class _Forward:
         self._pod = pod
         self._websocket, self._local = websocket, local
         self._forget = forget
-        self._frames = FrameParser()
         # channels whose first message, the number of the port, was received
         self._opened_channels: set[int] = set()
-        self._to_websocket: deque[memoryview] = deque()
         self._to_local: deque[memoryview] = deque()
-        self._websocket_bytes = self._local_bytes = 0
-        self._websocket_wants_write = False
+        self._local_bytes = 0
         self._ended = False
 
     def begin(self) -> None:
@@ -123,8 +117,6 @@ class _Forward:
         self._ended = True
         for sock in (self._websocket, self._local):
             self._reactor.watch(sock.fileno(), None, None)
-        with contextlib.suppress(OSError, ValueError):
-            self._websocket.send(encode_frame(CLOSE, b"\x03\xe8"))
         self._websocket.close()
         self._local.close()
         self._forget(self)
@@ -136,13 +128,13 @@ class _Forward:
         self._reactor.watch(
             self._websocket.fileno(),
             part(self._guard, self._read_websocket) if self._local_bytes < _MAX_BUFFERED else None,
-            part(self._guard, self._flush_websocket)
-            if self._to_websocket or self._websocket_wants_write
-            else None,
+            part(self._guard, self._websocket.flush) if self._websocket.wants_write else None,
         )
         self._reactor.watch(
             self._local.fileno(),
-            part(self._guard, self._read_local) if self._websocket_bytes < _MAX_BUFFERED else None,
+            part(self._guard, self._read_local)
+            if self._websocket.buffered < _MAX_BUFFERED
+            else None,
             part(self._guard, self._flush_local) if self._to_local else None,
         )
 
@@ -158,38 +150,28 @@ class _Forward:
 
     def _read_websocket(self) -> None:
         while not self._ended and self._local_bytes < _MAX_BUFFERED:
-            try:
-                data = self._websocket.recv(_CHUNK)
-            except (BlockingIOError, ssl.SSLWantReadError):
+            messages = self._websocket.receive()
+            if messages is None:
                 return
-            except ssl.SSLWantWriteError:
-                # the TLS layer has to send first
-                self._websocket_wants_write = True
-                return
-            if not data:
+            for message in messages:
+                self._handle_message(message)
+            if self._websocket.is_closed:
                 self.end()
-                return
-            for opcode, body in self._frames.feed(data):
-                self._handle_message(opcode, body)
 
-    def _handle_message(self, opcode: int, body: bytes) -> None:
-        if opcode == PING:
-            self._send_websocket(encode_frame(PONG, body))
-        elif opcode == CLOSE:
+    def _handle_message(self, body: bytes) -> None:
+        if not body or self._ended:
+            return
+        channel = body[0]
+        if channel not in self._opened_channels:
+            self._opened_channels.add(channel)
+        elif channel == _ERROR:
+            words = body[1:].decode("utf-8", "replace")
+            log.debug("fiber: the stream into %s: %s", self._pod, words)
             self.end()
-        elif opcode == BINARY and body and not self._ended:
-            channel = body[0]
-            if channel not in self._opened_channels:
-                self._opened_channels.add(channel)
-            elif channel == _ERROR:
-                log.debug(
-                    "fiber: the stream into %s: %s", self._pod, body[1:].decode("utf-8", "replace")
-                )
-                self.end()
-            elif channel == _DATA:
-                self._to_local.append(memoryview(body)[1:])
-                self._local_bytes += len(body) - 1
-                self._flush_local()
+        elif channel == _DATA:
+            self._to_local.append(memoryview(body)[1:])
+            self._local_bytes += len(body) - 1
+            self._flush_local()
 
     def _read_local(self) -> None:
         try:
@@ -197,26 +179,10 @@ class _Forward:
         except BlockingIOError:
             return
         if data:
-            self._send_websocket(encode_frame(BINARY, b"\0", data))
+            self._websocket.send(bytes([_DATA]) + data)
         else:
             # the other end of the pair was closed
             self.end()
-
-    def _send_websocket(self, data: bytes) -> None:
-        if not self._ended:
-            self._to_websocket.append(memoryview(data))
-            self._websocket_bytes += len(data)
-            self._flush_websocket()
-
-    def _flush_websocket(self) -> None:
-        self._websocket_wants_write = False
-        while self._to_websocket:
-            try:
-                sent = self._websocket.send(self._to_websocket[0])
-            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                return
-            self._websocket_bytes -= sent
-            _drop(self._to_websocket, sent)
 
     def _flush_local(self) -> None:
         while self._to_local:
@@ -225,18 +191,9 @@ class _Forward:
             except BlockingIOError:
                 return
             self._local_bytes -= sent
-            _drop(self._to_local, sent)
-        # poll does not see data in the TLS layer
-        if (
-            isinstance(self._websocket, ssl.SSLSocket)
-            and not self._ended
-            and self._websocket.pending()
-        ):
+            if sent < len(self._to_local[0]):
+                self._to_local[0] = self._to_local[0][sent:]
+            else:
+                self._to_local.popleft()
+        if not self._ended and self._websocket.has_unread:
             self._reactor.call_soon(functools.partial(self._guard, self._read_websocket))
-
-
-def _drop(pieces: deque[memoryview], count: int) -> None:
-    if count == len(pieces[0]):
-        pieces.popleft()
-    else:
-        pieces[0] = pieces[0][count:]
