@@ -1,8 +1,8 @@
-"""What a backend inherits: groups for platforms that know none."""
+"""What a backend inherits: groups, and many jobs at once, for platforms that know neither."""
 
 import pytest
 
-from fiber.exceptions import SubmitError, UnknownJobError
+from fiber.exceptions import BackendUnavailableError, SubmitError, UnknownJobError
 from fiber.model import BackendContext, JobSpec, JobState, JobStatus
 from fiber.testing import FakeBackend
 
@@ -70,3 +70,26 @@ def test_those_that_were_started_end_with_the_platforms_words(backend, second, t
     with pytest.raises(SubmitError, match=text):
         backend.submit_group(specs(("true",), second), 1.0)
     assert backend.killed == killed
+
+
+def test_of_many_jobs_each_has_its_job_or_its_error_in_its_place(backend):
+    first, refused, last = backend.submit_many(specs(("true",), (), ("true",)))
+
+    assert (first.name, last.name) == ("member 0", "member 2")
+    assert isinstance(refused, SubmitError)
+
+
+def test_a_platform_that_cannot_be_asked_is_not_asked_for_each_of_many_jobs(backend):
+    backend.platform.available = False
+    before = backend.platform.calls
+    found = backend.submit_many(specs(("true",), ("true",)))
+
+    assert [type(one) for one in found] == [BackendUnavailableError] * 2
+    assert backend.platform.calls == before + 1
+    backend.platform.available = True
+
+
+def test_many_jobs_end_where_an_error_of_another_kind_keeps_them_from_being_returned(backend):
+    with pytest.raises(AttributeError):
+        backend.submit_many([*specs(("true",)), None])
+    assert backend.killed == ["member 0"]

@@ -8,7 +8,13 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from fiber.exceptions import CapabilityError, SubmitError, UnknownJobError
+from fiber.exceptions import (
+    BackendError,
+    BackendUnavailableError,
+    CapabilityError,
+    SubmitError,
+    UnknownJobError,
+)
 
 if TYPE_CHECKING:
     import socket
@@ -47,6 +53,36 @@ class Backend(abc.ABC):
                 the core submits the same spec again, for a minute in all: what an attempt left on
                 the platform must not run, and goes with the run at the latest.
         """
+
+    def submit_many(self, specs: Sequence[JobSpec]) -> Sequence[Job | BackendError]:
+        """Start jobs that have nothing to do with each other, in one call where the platform has one.
+
+        Called from where :meth:`submit` is, for several workers of a pool that are started at once.
+        This one calls :meth:`submit` for each. After a platform could not be asked, it is not asked
+        for the rest.
+
+        Returns:
+            one entry for each spec, in their order: its job, or the ``SubmitError``,
+            ``CapabilityError`` or ``BackendUnavailableError`` that :meth:`submit` would have raised.
+            The core submits those again that found the platform unavailable.
+        """
+        found: list[Job | BackendError] = []
+        unavailable: BackendUnavailableError | None = None
+        try:
+            for spec in specs:
+                if unavailable is None:
+                    try:
+                        found.append(self.submit(spec))
+                    except BackendUnavailableError as error:
+                        unavailable = error
+                    except (SubmitError, CapabilityError) as error:
+                        found.append(error)
+                if unavailable is not None:
+                    found.append(unavailable)
+        except BaseException:
+            _end_all(self, (one for one in found if not isinstance(one, BackendError)))
+            raise
+        return found
 
     def submit_group(self, specs: Sequence[JobSpec], timeout: float) -> Sequence[Job]:
         """Start all jobs or none within ``timeout`` seconds.
@@ -89,10 +125,7 @@ class Backend(abc.ABC):
             reason = next(filter(None, messages), "")
             raise SubmitError(f"{msg}: {reason}" if reason else msg)
         except BaseException:
-            for job in jobs:
-                # it may have ended by itself and been removed
-                with contextlib.suppress(UnknownJobError):
-                    self.kill(job)
+            _end_all(self, jobs)
             raise
 
     @abc.abstractmethod
@@ -104,6 +137,13 @@ class Backend(abc.ABC):
 
         A job that was terminated and whose end the platform, while reachable, does not confirm within
         some 20 s after its grace has failed with the reason NODE_LOST.
+
+        NODE_LOST may be told of a job that may live yet: a platform that hears nothing of a node
+        knows no more. While the job of a process, pool or ring is connected to its parent, the core
+        goes on with it as if nothing had been told, and the job has ended when that connection does.
+        One that is not connected has ended at once: its work is done elsewhere, and should it come
+        back it is told to end. Cut off from its parent it ends its processes by itself after the
+        lease, so both may do the same work for that long at most.
         """
 
     @abc.abstractmethod
@@ -175,7 +215,13 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def cleanup(self, run_id: str) -> None:
-        """End every job of a run and remove everything it left. Idempotent."""
+        """End every job of a run and remove everything it left. Idempotent.
+
+        Called by ``fiber gc`` for a run of this host whose program has died, and for a detached run
+        whose jobs have all ended; by ``fiber run`` for a job that it followed to its end, or could
+        not start. A program that ends in an orderly way calls :meth:`close` alone, and nobody calls
+        this one afterwards.
+        """
 
     def prepare_image(self, context: str) -> str | None:
         """Build the image that a folder describes, push it where jobs need that; return its name.
@@ -236,12 +282,23 @@ class Backend(abc.ABC):
     def close(self) -> None:
         """Release everything; iterators of :meth:`events` end. Idempotent.
 
-        Jobs of this backend's run that are not detached have ended when this returns.
+        Called at the end of a program or command, whether it submitted anything or not. Where this
+        backend has a run (``run_id`` of its context), its jobs that are not detached have ended when
+        this returns. Of those it removes what is of use to nobody any more, for nobody calls
+        :meth:`cleanup` after a program that ended well. What detached jobs left stays, for them and
+        for ``fiber logs`` and ``fiber ps -a``, until ``fiber gc``.
 
         Raises:
             BackendUnavailableError: the platform cannot be asked; everything else was released, and
                 nothing is waited for. The core says so, and the jobs end by their leases.
         """
+
+
+def _end_all(backend: Backend, jobs: Iterable[Job]) -> None:
+    for job in jobs:
+        # it may have ended by itself and been removed
+        with contextlib.suppress(UnknownJobError):
+            backend.kill(job)
 
 
 class ResourceProvider(abc.ABC):

@@ -233,6 +233,31 @@ class TestTheFirstWordCounts:
         assert world.statuses[-1].exit_code == -9
 
 
+class TestTimeLeft:
+    def test_a_supervisor_is_told_once_and_with_each_connection_how_long_its_platform_waits(
+        self, world, clock
+    ):
+        def told():
+            sent, world.peer.sent = world.peer.sent, []
+            return [one.seconds for _, one in sent]
+
+        leaving = values.evolve(RUNS, draining=True, seconds_left=120.0)
+        world.says(reported(RUNS))
+        world.platform(leaving)
+        # with other news it comes again, and means the same
+        clock.now += 20.0
+        world.platform(values.evolve(leaving, message="preempted"))
+        assert told() == [120.0]
+        world.monitor.on_peer_lost(world.peer)
+        world.says(messages.Hello(pid=9))
+        assert told() == [100.0]
+        world.platform(values.evolve(leaving, seconds_left=30.0))
+        assert told() == [30.0]
+        assert world.statuses[-1].seconds_left == 30.0
+        world.platform(values.evolve(leaving, draining=False, seconds_left=7.0))
+        assert told() == []
+
+
 class TestRequests:
     def test_signals_go_to_the_supervisor_those_that_come_too_early_once(self, world):
         def sent(signum):

@@ -398,6 +398,12 @@ class TestDraining:
         assert all(loss.expected and not loss.counts for loss in losses)
         assert play.run() == []
 
+    def test_what_takes_longer_than_a_worker_may_live_is_not_begun_for_ever(self):
+        play = at_work(1)
+        play.report(play.jobs[0], self.DRAINING)
+        limit = status(JobState.FAILED, reason=Reason(ReasonKind.TIME_LIMIT), message="1 h")
+        assert play.lose(play.jobs[0], limit).counts
+
 
 def waiting(words=FULL):
     return status(JobState.PENDING, message=words)
@@ -449,12 +455,11 @@ class TestPendingReport:
     def test_those_that_have_a_place_and_are_not_started_yet_do_not_wait_for_one(self):
         play = started(4)
         for job, message in zip(play.jobs, ("FailedMount: none", FULL, "x", "y"), strict=True):
-            place = {} if message == FULL else {"host": "n1"}
-            play.report(job, values.evolve(waiting(message), **place))
+            play.report(job, values.evolve(waiting(message), is_starting=message != FULL))
         # its host has no device left, which is a place
         full = values.evolve(waiting(), host="n1", reason=Reason(ReasonKind.UNSCHEDULABLE))
         play.report(play.jobs[3], full)
-        text = "0 of 4 workers are ready, 2 wait to be started: FailedMount: none"
+        text = "0 of 4 workers are ready, 2 are starting: FailedMount: none"
         assert play.wait() == [Report(text)]
 
     @pytest.mark.parametrize(
@@ -649,6 +654,8 @@ class TestLosses:
             (ReasonKind.SIGNAL, True, "SIGNAL"),
             (ReasonKind.OOM, True, "OOM"),
             (ReasonKind.EVICTED, False, "EVICTED"),
+            (ReasonKind.CANCELLED, False, "CANCELLED"),
+            (ReasonKind.TIME_LIMIT, True, "TIME_LIMIT"),
             (None, True, "UNKNOWN"),
         ],
     )

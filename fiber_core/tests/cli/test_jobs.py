@@ -125,17 +125,21 @@ class TestPs:
         failed = {"state": JobState.FAILED, "exit_code": 1}
         image = JobStatus(reason=Reason(ReasonKind.IMAGE), message="no such image", **failed)
         other = JobStatus(reason=Reason(ReasonKind.EXIT, 1), message="its code was 1", **failed)
-        statuses = {submit().id: one for one in (full, image, other, full)}
+        placed = JobStatus(state=JobState.PENDING, message="runs the prolog", is_starting=True)
+        statuses = {submit().id: one for one in (full, image, other, placed, full)}
         monkeypatch.setattr(
             FakeBackend, "status", lambda _, jobs: [statuses[job.id] for job in jobs]
         )
 
-        lines = fiber("ps", "-a").stderr.splitlines()
+        found = fiber("ps", "-a")
+        states = [line.split("\t")[3] for line in found.stdout.splitlines()[1:]]
 
-        first, second, *_ = statuses
-        assert lines == [
+        first, second, _, fourth, _ = statuses
+        assert states == ["pending", "failed IMAGE", "failed EXIT(1)", "starting", "pending"]
+        assert found.stderr.splitlines() == [
             f"fiber: {first} and 1 more wait: 0/2 nodes: 2 Insufficient cpu",
             f"fiber: {second} failed: no such image",
+            f"fiber: {fourth} is starting: runs the prolog",
         ]
 
 

@@ -146,6 +146,9 @@ class _RemoteJob:
     sent_signals: set[int] = values.field(factory=set)
     #: signals that could not be sent: no connection
     unsent: list[messages.Signal] = values.field(factory=list)
+    #: seconds that the platform said it has left when it took its place away, and when they end
+    seconds_left: float | None = None
+    ends_at: float = 0.0
     #: timer of the last report or of a kill that is to be confirmed
     timer: Timer | None = None
 
@@ -311,12 +314,15 @@ class RemoteJobMonitor:
             if remote.platform is not None and remote.platform.state is JobState.SUSPENDED:
                 self._leases.pause(peer.ident, True, now)
             unsent, remote.unsent = remote.unsent, []
+            left = self._time_left(remote, now)
         if self._timer is None:
             self._timer = self._runtime.reactor.call_later(
                 self._timing.heartbeat, self._check_leases
             )
         for message in unsent:
             self._send(remote, message)
+        if left is not None:
+            peer.send(Kind.CAST, 0, 0, [encode(left)])
 
     def _handle(self, remote: _RemoteJob, peer: Peer, report: object) -> None:
         if isinstance(report, messages.Ping):
@@ -366,6 +372,9 @@ class RemoteJobMonitor:
                 time.monotonic(),
             )
             if not status.state.is_terminal:
+                left = self._note_time_left(remote, status, time.monotonic())
+                if left is not None and remote.peer is not None:
+                    remote.peer.send(Kind.CAST, 0, 0, [encode(left)])
                 return status_merge.merge_running(remote.reported, status)
             if remote.peer is not None:
                 if status.reason == Reason(ReasonKind.NODE_LOST):
@@ -378,6 +387,22 @@ class RemoteJobMonitor:
                 )
                 return None
         return self._ending(remote)
+
+    def _note_time_left(
+        self, remote: _RemoteJob, status: JobStatus, now: float
+    ) -> messages.SecondsLeft | None:
+        """Note what a platform says; returns what its supervisor is to know, None for nothing new."""
+        # the same number again comes with other news, and prolongs nothing
+        if not status.draining or status.seconds_left in {None, remote.seconds_left}:
+            return None
+        assert status.seconds_left is not None
+        remote.seconds_left, remote.ends_at = status.seconds_left, now + status.seconds_left
+        return self._time_left(remote, now)
+
+    def _time_left(self, remote: _RemoteJob, now: float) -> messages.SecondsLeft | None:
+        if remote.seconds_left is None:
+            return None
+        return messages.SecondsLeft(max(0.0, remote.ends_at - now))
 
     def _end_by_platform(self, remote: _RemoteJob) -> None:
         with self._lock:

@@ -48,8 +48,11 @@ def merge_running(reported: JobStatus | None, platform: JobStatus) -> JobStatus:
         return values.evolve(platform, processes=tuple(stopped))
     if platform.state is JobState.UNKNOWN:
         return values.evolve(platform, processes=reported.processes)
-    draining = reported.draining or platform.draining
-    return values.evolve(with_host(reported, platform.host), draining=draining)
+    return values.evolve(
+        with_host(reported, platform.host),
+        draining=reported.draining or platform.draining,
+        seconds_left=platform.seconds_left,
+    )
 
 
 def with_host(status: JobStatus, host: str | None) -> JobStatus:

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from fiber.model import Timing
 
 
-_UNSCHEDULABLE = Reason(ReasonKind.UNSCHEDULABLE)
-
-
 class _WaitingJob(NamedTuple):
     """A job that is pending."""
 
@@ -39,7 +36,7 @@ class _WaitingJob(NamedTuple):
     #: its platform's message
     text: str
     #: True where it has its place and is not started yet
-    has_place: bool
+    is_starting: bool
 
 
 class PendingReport:
@@ -60,8 +57,7 @@ class PendingReport:
         """A job has a status."""
         if status.state is JobState.PENDING and status.message:
             since = self._waiting[job].since if job in self._waiting else now
-            has_place = status.host is not None and status.reason != _UNSCHEDULABLE
-            self._waiting[job] = _WaitingJob(since, status.message, has_place)
+            self._waiting[job] = _WaitingJob(since, status.message, status.is_starting)
         elif self._waiting.pop(job, None) is None:
             return
         self._plan(now)
@@ -89,15 +85,17 @@ class PendingReport:
         self._reported, self._reported_at = longest.text, now
         if self._waiting:
             # those that wait for the same
-            count = sum(one.has_place is longest.has_place for one in self._waiting.values())
-            how = "waits" if count == 1 else "wait"
-            what = "to be started" if longest.has_place else "for a place"
-            return f"{ready} of {desired} workers are ready, {count} {how} {what}: {self._reported}"
+            count = sum(one.is_starting is longest.is_starting for one in self._waiting.values())
+            if longest.is_starting:
+                how = "is starting" if count == 1 else "are starting"
+            else:
+                how = "waits for a place" if count == 1 else "wait for a place"
+            return f"{ready} of {desired} workers are ready, {count} {how}: {self._reported}"
         return f"{ready} of {desired} workers are ready; another one {self._reported}"
 
     def _longest(self, now: float) -> _WaitingJob:
         # a job that failed does not wait any more
-        failed = _WaitingJob(now - self._timing.wait_report, self._failure, has_place=False)
+        failed = _WaitingJob(now - self._timing.wait_report, self._failure, is_starting=False)
         return next(iter(self._waiting.values()), failed)
 
     def _plan(self, now: float) -> None:
@@ -399,10 +397,17 @@ class GroupState:
             ident=worker.ident,
             child=worker.child,
             attempt=attempt_of(worker, process),
-            counts=not (worker.leaving or worker.fenced)
-            and (process.reason is None or process.reason.counts_as_attempt),
+            counts=self._counts(worker, process.reason),
             expected=expected,
         )
+
+    def _counts(self, worker: WorkerRecord, reason: Reason | None) -> bool:
+        if worker.draining and reason is not None and reason.kind is ReasonKind.TIME_LIMIT:
+            # what it ran may take longer than any worker may live
+            return True
+        if worker.leaving or worker.fenced:
+            return False
+        return reason is None or reason.counts_as_attempt
 
     def _is_accounted_for(self, worker: WorkerRecord, process: ProcessStatus) -> bool:
         """True where a worker's place was taken with those of others that are accounted for.

@@ -21,10 +21,17 @@ _HEADERS = ("RUN", "JOB", "NAME", "STATE", "PID", "HOST", "AGE", "PROGRAM")
 _STYLES = {
     "running": "green",
     "pending": "yellow",
+    "starting": "yellow",
     "suspended": "yellow",
     "unknown": "yellow",
     "failed": "red",
 }
+#: what is said of one job that has a cause, and of more
+_FAILED, _STARTING, _WAITING = (
+    ("failed", "failed"),
+    ("is starting", "are starting"),
+    ("waits", "wait"),
+)
 
 
 @click.command("ps", cls=BackendCommand, short_help="List jobs.")
@@ -57,7 +64,7 @@ def _row(item: Listed, now: float) -> tuple[str, ...]:
     from fiber.cli.show import age
 
     job, status = item.job, item.status
-    state = status.state.value
+    state = "starting" if status.is_starting else status.state.value
     if status.reason is not None and status.exit_code != 0:
         state = f"{state} {status.reason}"
     pids = [str(process.pid) for process in status.processes if process.pid is not None]
@@ -81,18 +88,21 @@ def _causes(listed: Iterable[Listed]) -> Iterator[str]:
     from fiber.model import JobState, ReasonKind
 
     told = {None, ReasonKind.EXIT, ReasonKind.SIGNAL}
-    jobs: dict[tuple[JobState, str], list[str]] = {}
+    jobs: dict[tuple[tuple[str, str], str], list[str]] = {}
     for item in listed:
         status = item.status
         kind = None if status.reason is None else status.reason.kind
         words = " ".join(status.message.split())
         failed = status.state is JobState.FAILED and kind not in told
         if words and (failed or status.state is JobState.PENDING):
-            jobs.setdefault((status.state, words), []).append(item.job.id)
-    for (state, words), (first, *others) in jobs.items():
-        who = f"{first} and {len(others)} more" if others else first
-        waiting = "wait" if others else "waits"
-        yield f"{who} {'failed' if state is JobState.FAILED else waiting}: {words}"
+            one_or_more = _FAILED if failed else _STARTING if status.is_starting else _WAITING
+            jobs.setdefault((one_or_more, words), []).append(item.job.id)
+    for ((one, more), words), (first, *others) in jobs.items():
+        yield (
+            f"{first} and {len(others)} more {more}: {words}"
+            if others
+            else f"{first} {one}: {words}"
+        )
 
 
 def _data(item: Listed) -> dict[str, Any]:
@@ -103,6 +113,7 @@ def _data(item: Listed) -> dict[str, Any]:
         "job": job.id,
         "name": job.name,
         "state": status.state.value,
+        "is_starting": status.is_starting,
         "reason": None if status.reason is None else str(status.reason),
         "exit_code": status.exit_code,
         "message": status.message,

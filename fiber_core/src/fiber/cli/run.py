@@ -212,7 +212,8 @@ def _wait_for_end(
             return status
         if status.state is JobState.PENDING and status.message not in {"", shown}:
             shown = status.message
-            note(f"{session.info.noun} {job.id} waits: {shown}")
+            how = "is starting" if status.is_starting else "waits"
+            note(f"{session.info.noun} {job.id} {how}: {shown}")
     return None
 
 

@@ -13,9 +13,9 @@ from fiber.model.resource import ResourceRequest
 class JobState(enum.Enum):
     """State of a job or one of its processes; states only move forward, save SUSPENDED."""
 
-    #: accepted by the platform, not running yet
+    #: accepted by the platform, not running yet; see ``is_starting`` of a job's status
     PENDING = "pending"
-    #: its first process runs
+    #: its program was started, which is more than that a host was found for it
     RUNNING = "running"
     #: alive and stopped; may run again. By a signal where the reason is ``SIGNAL``: a pool replaces
     #: such a worker after its lease. Else by the platform on request, as by ``docker pause``: a
@@ -47,6 +47,10 @@ class ReasonKind(enum.Enum):
     EVICTED = "evicted"
     #: replaced by a job of higher priority
     PREEMPTED = "preempted"
+    #: it took longer than its platform lets a job run
+    TIME_LIMIT = "time_limit"
+    #: ended by somebody with the platform's own tool, or by its administrator
+    CANCELLED = "cancelled"
     #: the image cannot be pulled or started
     IMAGE = "image"
     #: no node can run it
@@ -72,10 +76,14 @@ class Reason:
 
     @property
     def counts_as_attempt(self) -> bool:
-        """True where the work itself may be to blame, False where the platform is."""
+        """True where the work itself may be to blame, False where the platform is.
+
+        A time limit counts: work that takes longer than any job may would else be begun for ever.
+        """
         return self.kind not in (
             ReasonKind.EVICTED,
             ReasonKind.PREEMPTED,
+            ReasonKind.CANCELLED,
             ReasonKind.NODE_LOST,
             ReasonKind.LEASE,
         )
@@ -123,8 +131,16 @@ class JobStatus:
     host: str | None = None
     #: one entry a process, where the supervisor reports them
     processes: tuple[ProcessStatus, ...] = ()
-    #: True where the platform has begun to remove it: it still runs, and should get no new work
+    #: True where the platform has begun to remove it: it still runs, and should get no new work.
+    #: The reason and message that stand beside it count for the end that follows
     draining: bool = False
+    #: with ``draining``: seconds until the platform ends it, where it knows, from when this number is
+    #: told first; they count in place of those in the job's variable ``FIBER_GRACE``
+    seconds_left: float | None = None
+    #: with PENDING: a host was found, and prepares to start the program: it fetches an image, mounts
+    #: a volume, runs a prolog. The message says what it is at. A job that waits for a place is not
+    #: starting, and of neither is the time counted against ``start_timeout``
+    is_starting: bool = False
 
 
 @values.frozen(kw_only=True)

@@ -139,6 +139,18 @@ class TestDrain:
         assert drain.due == 128.0
         assert not drain.is_due(102.0)
 
+    @pytest.mark.parametrize(
+        "grace, told", [(None, "before"), (3.0, "before"), (30.0, "after"), (30.0, "twice")]
+    )
+    def test_what_the_platform_says_of_this_job_counts_more_than_its_grace(self, grace, told):
+        drain = Drain(grace)
+        if told != "after":
+            drain.limit(90.0, 130.0)
+        assert not drain.request(100.0, parent_connected=True)
+        if told != "before":
+            drain.limit(101.0, 50.0 if told == "twice" else 119.0)
+        assert drain.due == (149.0 if told == "twice" else 218.0)
+
     @given(grace=st.floats(0.0, 1e6), hears=st.booleans())
     def test_with_any_grace_processes_get_sigterm_within_it(self, grace, hears):
         drain = Drain(grace)

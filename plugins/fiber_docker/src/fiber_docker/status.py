@@ -159,7 +159,9 @@ def from_inspect(found: Mapping[str, Any], report: str = "", host: str | None = 
     error = str(state.get("Error") or "")
     if status == "created":
         # a failed start leaves its words, and a container that will never run
-        return start_failure(error) if error else JobStatus(state=JobState.PENDING, host=host)
+        if error:
+            return start_failure(error)
+        return JobStatus(state=JobState.PENDING, host=host, is_starting=True)
     if status in ("exited", "dead", "stopped", "removing"):
         code = int(state.get("ExitCode", 0))
         oom = bool(state.get("OOMKilled"))

@@ -328,7 +328,13 @@ class PodLifecycle:
             self._timers.set((job.id, cause), self._client.timing.scale_up_check, again)
             return
         reason = status.reason or Reason(ReasonKind.UNSCHEDULABLE)
-        failed = attrs.evolve(status, state=JobState.FAILED, reason=reason, exit_code=_START_FAILED)
+        failed = attrs.evolve(
+            status,
+            state=JobState.FAILED,
+            reason=reason,
+            exit_code=_START_FAILED,
+            is_starting=False,
+        )
         self._feed.publish(job, failed)
         self._delete(job.id)
 

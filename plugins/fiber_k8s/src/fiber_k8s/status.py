@@ -417,7 +417,11 @@ def _pending(
         if _RETRIED_WAITS[why] is ReasonKind.IMAGE and _FATAL_PULL.search(words):
             return _failed(ReasonKind.IMAGE, message, _START_FAILED, host)
         return JobStatus(
-            state=JobState.PENDING, reason=Reason(_RETRIED_WAITS[why]), message=message, host=host
+            state=JobState.PENDING,
+            reason=Reason(_RETRIED_WAITS[why]),
+            message=message,
+            host=host,
+            is_starting=host is not None,
         )
     for condition in pod_status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
@@ -426,7 +430,7 @@ def _pending(
                 reason=Reason(ReasonKind.UNSCHEDULABLE),
                 message=str(condition.get("message") or condition.get("reason") or ""),
             )
-    return JobStatus(state=JobState.PENDING, host=host)
+    return JobStatus(state=JobState.PENDING, host=host, is_starting=host is not None)
 
 
 def _is_hopeless(message: str) -> bool:

@@ -229,6 +229,8 @@ class JobScheduler:
         submission.host = host_state.host.name
         submission.devices = host_state.allocate(submission.job.id, submission.spec.resources)
         self._changed.notify_all()
+        placed = JobStatus(state=JobState.PENDING, host=submission.host, is_starting=True)
+        self.feed.publish(submission.job, placed)
         host_state.enqueue(lambda: self._send(submission, host_state))
 
     def _assign_waiting(self) -> None:

@@ -109,6 +109,8 @@ class Drain:
     def __init__(self, grace: float | None, timing: Timing = Timing()) -> None:
         self._timing = timing
         self._grace = grace
+        #: when the platform ends the job, where it said so of this one
+        self._ends_at: float | None = None
         self._due: float | None = None
         self._parent_due: float | None = None
         #: True from the platform's SIGTERM until processes get theirs
@@ -121,14 +123,24 @@ class Drain:
             now: monotonic time.
             parent_connected: True where there is a connection.
         """
-        if self._grace is None or self._due is not None:
+        left = self._grace if self._ends_at is None else max(0.0, self._ends_at - now)
+        if left is None or self._due is not None:
             # a second request is a request not to wait
             self.is_on = False
             return True
         self.is_on = True
-        self._due = now + self._grace - min(self._timing.grace_reserve, _PART * self._grace)
+        self._due = self._before_end(now, left)
         self._parent_due = None if parent_connected else now + self._timing.parent_answer
         return False
+
+    def limit(self, now: float, seconds: float) -> None:
+        """Note that the platform ends this job in so many seconds, whatever it does with others."""
+        self._ends_at = now + max(0.0, seconds)
+        if self._due is not None:
+            self._due = self._before_end(now, self._ends_at - now)
+
+    def _before_end(self, now: float, left: float) -> float:
+        return now + left - min(self._timing.grace_reserve, _PART * left)
 
     def on_parent_connected(self) -> None:
         """Note that the parent is connected and will get the status ``draining``."""
@@ -459,6 +471,9 @@ class JobServer:
             self._terminate(message.grace)
         elif isinstance(message, messages.Kill):
             self._signal(None, signal.SIGKILL, group=True)
+        elif isinstance(message, messages.SecondsLeft) and self._config.drains:
+            self._drain.limit(self._loop.now(), message.seconds)
+            self._await_drain()
 
     def _refused(self, why: str) -> None:
         if self._start_barrier is not None:

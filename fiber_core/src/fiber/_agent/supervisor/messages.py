@@ -42,6 +42,7 @@ __all__ = [
     "Refused",
     "Reply",
     "Request",
+    "SecondsLeft",
     "Shutdown",
     "Signal",
     "StatusChanged",
@@ -432,6 +433,14 @@ class Notice:
 
     #: one sentence
     words: str
+
+
+@values.frozen
+class SecondsLeft:
+    """The platform takes the place of a job away, and ends it in so many seconds."""
+
+    #: from the moment of sending
+    seconds: float
 
 
 @values.frozen
