@@ -57,10 +57,13 @@ NEEDLESS = {
     "cryptography",
     "decimal",
     "difflib",
+    "fiber._watch",
+    "fiber.watching",
     "importlib.metadata",
     "platform",
     "psutil",
     "pynng",
+    "rich",
 }
 #: about a quarter above what there was when this was written
 MOST = {"import": 80, "master": 400, "worker": 310}

@@ -44,6 +44,8 @@ fiber._objects.managed      objects of managers
 fiber.hints
 fiber.process
 fiber._workers              groups of worker processes
+fiber.watching              values that tell how work goes
+fiber._watch                who shows them
 fiber.results
 fiber.pool
 fiber.executor

@@ -27,6 +27,7 @@ PUBLIC_MODULES = (
     "fiber.sharedctypes",
     "fiber.synchronize",
     "fiber.testing",
+    "fiber.watching",
 )
 
 

@@ -33,8 +33,9 @@ from fiber.process import Process
 from fiber.results import Stream
 
 if TYPE_CHECKING:
-    from fiber._tasks.call import Call
+    from fiber._tasks.call import Call, Sink
     from fiber._tasks.dispatcher import Dispatcher
+    from fiber.watching import Progress
 
 __all__ = ["BrokenExecutor", "Executor", "Future"]
 
@@ -399,19 +400,42 @@ class Core:
             return self._new_call(func, mode, item).only
 
     def map(
-        self, func: Callable[..., Any], stream: MapStream, items: list[Any], chunk: int, grows: bool
+        self,
+        func: Callable[..., Any],
+        stream: MapStream,
+        items: list[Any],
+        chunk: int,
+        grows: bool,
+        progress: bool | Callable[[Progress], object],
+        total: int | None,
     ) -> None:
         """Add a call whose results go to ``stream``.
+
+        Args:
+            func: the function.
+            stream: receives the results.
+            items: of the call.
+            chunk: items that stay together.
+            grows: True where more items are added.
+            progress: True to show how far it is, or called with that.
+            total: items in all, where that is known.
 
         Raises:
             RuntimeError: it was shut down.
             BrokenExecutor: no worker can be kept alive.
         """
+        sink: Sink = stream
+        watch = None
+        if progress is not False:
+            from fiber._watch.progress import Watch
+
+            sink = watch = Watch(progress, stream)
+            stream.on_end = watch.finish
         with self._lock:
             self._begin()
             with _as_broken_executor():
                 group, call = self.groups.prepare(
-                    func, Mode.STARMAP, stream, None if grows else items, chunk
+                    func, Mode.STARMAP, sink, None if grows else items, chunk
                 )
             if call is not None:
                 stream.bind(group.dispatcher, call)
@@ -419,6 +443,8 @@ class Core:
                 group.dispatcher.add(call)
                 if grows:
                     stream.add(items)
+                if watch is not None:
+                    watch.begin(func, group, call, total)
 
     def check(self) -> None:
         """Raise where no more tasks are taken."""
@@ -601,6 +627,7 @@ class Executor(_futures.Executor):
         timeout: float | None = None,
         chunksize: int = 1,
         buffersize: int | None = None,
+        progress: bool | Callable[[Progress], object] = False,
     ) -> Iterator[T]:
         """``fn`` of the items of the iterables, side by side, in parallel; results in order.
 
@@ -611,9 +638,10 @@ class Executor(_futures.Executor):
             chunksize: items that stay together on one worker.
             buffersize: chunks that may be on their way or waiting to be taken; more are drawn as
                 results are taken.
+            progress: True to show how far it is, or a callable; as for :meth:`fiber.pool.Pool.map`.
 
         Raises:
-            TypeError: ``buffersize`` is no whole number.
+            TypeError: ``buffersize`` is no whole number, or ``progress`` nothing of that kind.
             ValueError: a number makes no sense.
             RuntimeError: the executor was shut down.
         """
@@ -631,7 +659,14 @@ class Executor(_futures.Executor):
         grows = buffersize is not None
         first = None if buffersize is None else buffersize * chunksize
         items = list(itertools.islice(rest, first))
-        self._core.map(fn, stream, items, chunksize, grows)
+        total = None
+        if progress is not False and grows:
+            from fiber._watch.progress import length_of
+
+            lengths = [length_of(iterable) for iterable in iterables]
+            known = [length for length in lengths if length is not None]
+            total = min(known) if known and len(known) == len(lengths) else None
+        self._core.map(fn, stream, items, chunksize, grows, progress, total)
         return results(self._core, stream, rest if grows else None, chunksize, timeout)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

@@ -8,7 +8,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast, overload
 
 from fiber._runtime.start import ready_runtime
 from fiber._tasks.protocol import Mode
@@ -23,7 +23,9 @@ from fiber.results import (
 )
 
 if TYPE_CHECKING:
+    from fiber._watch.progress import Watch
     from fiber.process import Process
+    from fiber.watching import Progress
 
 __all__ = [
     "ApplyResult",
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVarTuple, Unpack
 
     Ts = TypeVarTuple("Ts")
+#: True to show progress, or what is called with it
+ProgressOption: TypeAlias = "bool | Callable[[Progress], object]"
 RUN, CLOSE, TERMINATE = "RUN", "CLOSE", "TERMINATE"
 ApplyResult = AsyncResult
 
@@ -247,7 +251,12 @@ class Pool:
     # -- many tasks
 
     def map(
-        self, func: Callable[[S], T], iterable: Iterable[S], chunksize: int | None = None
+        self,
+        func: Callable[[S], T],
+        iterable: Iterable[S],
+        chunksize: int | None = None,
+        *,
+        progress: ProgressOption = False,
     ) -> list[T]:
         """``func`` of each item in parallel; the results in order.
 
@@ -256,12 +265,16 @@ class Pool:
             iterable: the items.
             chunksize: items that stay together on one worker, the first exception among them
                 ending the rest; None lets the measured duration decide and keeps each apart.
+            progress: True to show how far it is: as a bar on a terminal or in a notebook, else as
+                lines on stderr; or a callable, which is given a :class:`fiber.watching.Progress` now
+                and then, on a thread of its own, and once at the end. An error of its own ends that,
+                and not the tasks.
 
         Raises:
             Exception: of the first failed item by position, once all have run.
             WorkerCrashedError: an item ended its workers; ``results`` has all outcomes.
         """
-        return self.map_async(func, iterable, chunksize).get()
+        return self._map_and_wait(func, Mode.MAP, iterable, chunksize, progress)
 
     def map_async(
         self,
@@ -270,18 +283,22 @@ class Pool:
         chunksize: int | None = None,
         callback: Callable[[list[T]], Any] | None = None,
         error_callback: Callable[[BaseException], Any] | None = None,
+        *,
+        progress: ProgressOption = False,
     ) -> MapResult[T]:
         """As :meth:`map`, without waiting."""
-        return self._map(func, Mode.MAP, iterable, chunksize, callback, error_callback)
+        return self._map(func, Mode.MAP, iterable, chunksize, callback, error_callback, progress)[0]
 
     def starmap(
         self,
         func: Callable[..., T],
         iterable: Iterable[Iterable[Any]],
         chunksize: int | None = None,
+        *,
+        progress: ProgressOption = False,
     ) -> list[T]:
         """As :meth:`map`, each item unpacked into arguments."""
-        return self.starmap_async(func, iterable, chunksize).get()
+        return self._map_and_wait(func, Mode.STARMAP, iterable, chunksize, progress)
 
     def starmap_async(
         self,
@@ -290,25 +307,38 @@ class Pool:
         chunksize: int | None = None,
         callback: Callable[[list[T]], Any] | None = None,
         error_callback: Callable[[BaseException], Any] | None = None,
+        *,
+        progress: ProgressOption = False,
     ) -> MapResult[T]:
         """As :meth:`starmap`, without waiting."""
-        return self._map(func, Mode.STARMAP, iterable, chunksize, callback, error_callback)
+        mode = Mode.STARMAP
+        return self._map(func, mode, iterable, chunksize, callback, error_callback, progress)[0]
 
     def imap(
-        self, func: Callable[[S], T], iterable: Iterable[S], chunksize: int = 1
+        self,
+        func: Callable[[S], T],
+        iterable: Iterable[S],
+        chunksize: int = 1,
+        *,
+        progress: ProgressOption = False,
     ) -> IMapIterator[T]:
         """An iterator of results in order.
 
         The iterable is drawn a bounded window ahead of what was taken, so it may be endless;
         :meth:`join` has the rest of it drawn and run, whether results are taken or not.
         """
-        return IMapIterator(self._imap(func, iterable, chunksize, Stream()), self)
+        return IMapIterator(self._imap(func, iterable, chunksize, Stream(), progress), self)
 
     def imap_unordered(
-        self, func: Callable[[S], T], iterable: Iterable[S], chunksize: int = 1
+        self,
+        func: Callable[[S], T],
+        iterable: Iterable[S],
+        chunksize: int = 1,
+        *,
+        progress: ProgressOption = False,
     ) -> IMapUnorderedIterator[T]:
         """As :meth:`imap`, with results in the order in which they come."""
-        stream = self._imap(func, iterable, chunksize, UnorderedStream())
+        stream = self._imap(func, iterable, chunksize, UnorderedStream(), progress)
         return IMapUnorderedIterator(stream, self)
 
     # -- the pool itself
@@ -384,19 +414,57 @@ class Pool:
         chunksize: int | None,
         callback: Any,
         error_callback: Any,
-    ) -> MapResult[Any]:
+        progress: ProgressOption,
+    ) -> tuple[MapResult[Any], Watch | None]:
         chunk = resolve_chunksize(chunksize)
         self._check_running()
         items = list(iterable)
         result: MapResult[Any] = MapResult(
             len(items), self._callbacks, callback, error_callback, self
         )
-        self._groups.add(func, mode, result, items, chunk)
-        return result
+        if progress is False:
+            self._groups.add(func, mode, result, items, chunk)
+            return result, None
+        from fiber._watch.progress import Watch
 
-    def _imap(self, func: Any, iterable: Iterable[Any], chunksize: int, stream: Stream) -> Stream:
+        watch = Watch(progress, result)
+        group, call = self._groups.add(func, mode, watch, items, chunk)
+        watch.begin(func, group, call)
+        return result, watch
+
+    def _map_and_wait(
+        self,
+        func: Any,
+        mode: Mode,
+        iterable: Iterable[Any],
+        chunksize: int | None,
+        progress: ProgressOption,
+    ) -> list[Any]:
+        result, watch = self._map(func, mode, iterable, chunksize, None, None, progress)
+        try:
+            return result.get()
+        finally:
+            if watch is not None:
+                watch.finish()
+
+    def _imap(
+        self,
+        func: Any,
+        iterable: Iterable[Any],
+        chunksize: int,
+        stream: Stream,
+        progress: ProgressOption,
+    ) -> Stream:
         chunk = resolve_chunksize(chunksize)
-        group, call = self._groups.add(func, Mode.MAP, stream, None, chunk)
+        if progress is False:
+            group, call = self._groups.add(func, Mode.MAP, stream, None, chunk)
+        else:
+            from fiber._watch.progress import Watch, length_of
+
+            watch = Watch(progress, stream)
+            group, call = self._groups.add(func, Mode.MAP, watch, None, chunk)
+            watch.begin(func, group, call, length_of(iterable))
+            stream.on_end = watch.finish
         if call is not None:
             from fiber._tasks.feeder import Feeder
 

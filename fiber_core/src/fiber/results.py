@@ -46,6 +46,8 @@ class Stream:
         self._broken: BaseException | None = None
         self._was_asked = False
         self._abandoned = False
+        #: called at the end of the results, before it is told
+        self.on_end: Callable[[], object] | None = None
         #: called once, when something has come
         self._watchers: list[Callable[[], None]] = []
 
@@ -87,6 +89,8 @@ class Stream:
     def poll(self) -> tuple[Any, BaseException | None] | None:
         """As :meth:`outcome` where one is ready, else None; never waits."""
         self._was_asked = True
+        if self.on_end is not None and self._finished and not self._ready:
+            self.on_end()
         with self._changed:
             found = self._ready.popleft() if self._ready else None
             if found is None and self._finished:

@@ -426,6 +426,15 @@ class TestPendingReport:
         play.report(play.jobs[1], waiting())
         assert play.group.deadline() is None
 
+    def test_who_asks_is_told_at_once_why_there_are_fewer_workers(self):
+        play = started(3)
+        assert play.group.outlook() == (3, 0, 0, "")
+        play.up(play.jobs[0])
+        play.report(play.jobs[1], waiting())
+        assert play.group.outlook() == (3, 1, 1, FULL)
+        play.up()
+        assert play.group.outlook() == (3, 3, 0, "")
+
     def test_nothing_is_logged_where_all_are_up_before_it_is_due(self):
         play = started(2)
         play.fail()

@@ -131,6 +131,11 @@ class WorkerGroup:
             self._autoscale()
 
     @property
+    def timing(self) -> Timing:
+        """Durations of the run."""
+        return self._runtime.timing
+
+    @property
     def began(self) -> bool:
         """True once workers were started."""
         return self._began

@@ -14,7 +14,18 @@ from collections.abc import Callable
 from fiber._base.waits import in_turns
 from fiber._launch.child import Child
 from fiber._workers.records import WorkerRecord
-from fiber._workers.state import GiveUp, GroupState, Kill, Loss, Report, Retire, Start, Step, Stop
+from fiber._workers.state import (
+    GiveUp,
+    GroupState,
+    Kill,
+    Loss,
+    Outlook,
+    Report,
+    Retire,
+    Start,
+    Step,
+    Stop,
+)
 from fiber.exceptions import FiberError, StartError
 from fiber.model import JobStatus, Timing
 
@@ -141,6 +152,11 @@ class WorkerManager:
         """The workers that have not ended."""
         with self._changed:
             return list(self._state.workers.values())
+
+    def outlook(self) -> Outlook:
+        """How many workers there are, and why there are no more."""
+        with self._changed:
+            return self._state.outlook()
 
     def has(self, ident: str) -> bool:
         """True where ``ident`` is one of these workers."""

@@ -93,6 +93,16 @@ class PendingReport:
             return f"{ready} of {desired} workers are ready, {count} {how}: {self._reported}"
         return f"{ready} of {desired} workers are ready; another one {self._reported}"
 
+    @property
+    def waiting(self) -> int:
+        """Jobs that wait and whose platform says why."""
+        return len(self._waiting)
+
+    @property
+    def reason(self) -> str:
+        """Why there are fewer workers than desired; "" where that is not known."""
+        return self._longest(0.0).text
+
     def _longest(self, now: float) -> _WaitingJob:
         # a job that failed does not wait any more
         failed = _WaitingJob(now - self._timing.wait_report, self._failure, is_starting=False)
@@ -106,6 +116,19 @@ class PendingReport:
         self.due = since + self._timing.wait_report
         if self._reported:
             self.due = max(self.due, self._reported_at + self._timing.wait_report_again)
+
+
+class Outlook(NamedTuple):
+    """How many workers a group has, and why there are no more."""
+
+    #: that there should be
+    desired: int
+    #: that are ready for work
+    ready: int
+    #: that wait for a place
+    waiting: int
+    #: why some are missing, in the platform's words; "" where none is, or nothing was said
+    reason: str
 
 
 #: failures in a row after which a group gives up where the initializer raises or jobs cannot start
@@ -228,6 +251,16 @@ class GroupState:
         self._early_ready: set[str] = set()
         self._early_retired: set[str] = set()
         self._planned_deadline: float | None = None
+
+    def outlook(self) -> Outlook:
+        """How many workers there are, and why there are no more; a walk over all of them."""
+        ready = sum(m.ready and not m.leaving for m in self.workers.values())
+        if ready >= self.desired:
+            return Outlook(self.desired, ready, 0, "")
+        outage = self._outage.error
+        reason = self._pending_report.reason if outage is None else str(outage)
+        waiting = self._pending_report.waiting * self._per_job
+        return Outlook(self.desired, ready, min(waiting, self.desired - ready), reason)
 
     # -- requests
 

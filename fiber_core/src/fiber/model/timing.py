@@ -154,6 +154,13 @@ class Timing(Durations):
     wait_report: float = 5.0
     wait_report_again: float = 60.0
 
+    # -- until somebody sees something
+
+    #: between two looks at the progress of a call that somebody wants to see
+    progress: float = 0.25
+    #: between two lines of it, where they are not shown in one place
+    progress_line: float = 10.0
+
     # -- platforms that cannot be asked
 
     #: for which attempts are repeated
