@@ -3,13 +3,14 @@
 import ast
 import json
 import os
+import re
 import sys
 
 import pytest
 
 from commands import ran
 from distributions import Site
-from fiber.cli.plugin import NewPlugin, create
+from fiber.cli.plugin import NewPlugin, create, show_progress
 from fiber.exceptions import FiberError
 
 BAD_NAMES = ("", "Cart", "cart_x", "-cart", "cart-", "1cart", "a/b", "kärt")
@@ -115,6 +116,12 @@ def test_check_runs_levels_shows_them_and_writes_them_down(installed, tmp_path):
     assert header == ["LEVEL", "ABOUT", "PASSED", "SKIPPED", "FAILED", "SECONDS"]
     assert [row[0] for row in rows] == ["1", "6"]
     assert rows[1][2:5] == ["1", "0", "0"]
+    count = sum(int(cell) for row in rows for cell in row[2:5])
+    lines = done.stderr.splitlines()
+    assert [line.partition(" ")[0] for line in lines] == [
+        f"{n}/{count}" for n in range(1, count + 1)
+    ]
+    assert re.fullmatch(r".* test_any_order_of_calls_tells_the_truth: passed, \d+\.\d s", lines[-1])
     subjects = json.loads(file.read_text())["subjects"]
     assert {(subject["kit"], subject["name"]) for subject in subjects} == {
         ("backend", "cart"),
@@ -142,3 +149,58 @@ def test_check_reports_failures_by_its_exit_code(installed):
         "failed: fiber_cart.plugin: test_its_backends_say_what_they_are: "
         "AssertionError: backend 'cart' needs a summary"
     ) in done.stdout
+
+
+def test_a_terminal_shows_which_test_runs_and_failures_at_once(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+
+    show_progress(
+        [
+            {"tests": 2},
+            {"begins": "test_one"},
+            {"ended": "test_one", "outcome": "failed", "seconds": 1.0},
+            {"begins": "test_two"},
+            {"ended": "test_two", "outcome": "passed", "seconds": 1.0},
+        ]
+    )
+
+    shown = capsys.readouterr().err
+    assert "failed: test_one" in shown
+    assert "2/2" in shown
+    assert "test_two" in shown
+
+
+WITNESS = """
+from fiber.testing import HostWitness
+
+class CartWitness(HostWitness):
+    def __init__(self, backend):
+        self.backend = backend
+
+    def left(self, run_id):
+        raise LookupError(f"a ghost of {self.backend.name}")
+"""
+
+
+def test_the_witness_that_a_plugin_names_is_asked(installed):
+    root, environ = installed
+    folder = root / "fiber-cart" / "src" / "fiber_cart"
+    source = folder / "plugin.py"
+    before = source.read_text()
+    named = 'witness="fiber_cart.ghosts:CartWitness", summary='
+    source.write_text(before.replace("summary=", named))
+    (folder / "ghosts.py").write_text(WITNESS)
+    target = {"backend": "cart", "kind": None, "module": None, "image": None, "python": None}
+    kit = ("--pyargs", "fiber.testing.installed.test_installed", "-k", "test_close_may_come_twice")
+    try:
+        done = run(
+            *("pytest", "-q", "-p", "no:cacheprovider", "--noconftest", *kit),
+            cwd=root,
+            environ={**environ, "KIT_TARGET": json.dumps(target)},
+        )
+    finally:
+        source.write_text(before)
+
+    assert "a ghost of cart" in done.stdout, done.stdout

@@ -1,14 +1,31 @@
 """The conformance kit finds backends that do not conform, each in one way."""
 
+import contextlib
 import signal
+import socket
 
 import attrs
 import pytest
 
 from fake_witness import FakeWitness
 from fiber.abc import Backend
-from fiber.model import Capabilities, JobState, JobStatus, Reason, ReasonKind
-from fiber.testing import BackendConformance, FakeBackend, Witness
+from fiber.exceptions import ResourceError
+from fiber.model import (
+    BackendContext,
+    Capabilities,
+    JobState,
+    JobStatus,
+    Reason,
+    ReasonKind,
+)
+from fiber.testing import (
+    BackendConformance,
+    FakeBackend,
+    FakePlatform,
+    FakeProvider,
+    HostWitness,
+    Witness,
+)
 from fiber.testing.fakes import CAPABILITIES
 from fiber.testing.kit.driver import Driver
 
@@ -20,10 +37,11 @@ _DEAD = JobStatus(
 )
 
 
-def run(backend: Backend, test: str, **arguments):
+def run(backend: Backend, test: str, *, attributes=(), **arguments):
     """Run a test of the kit on a backend of all that the fake can."""
 
     class Mine(BackendConformance):
+        locals().update(attributes)
         capabilities = CAPABILITIES
         patience = 2.0
         many = 6
@@ -188,6 +206,86 @@ def test_the_kit_finds_what_a_witness_sees(wrong, test, arguments):
 
     with pytest.raises(AssertionError):
         run(backend, test, witness=FakeWitness(backend.platform), **arguments)
+
+
+class SeesNobody(HostWitness):
+    def is_running(self, job):
+        return False
+
+
+class KillsNobody(HostWitness):
+    def kill(self, job):
+        pass
+
+
+@pytest.mark.parametrize(
+    "witness, told",
+    [
+        (
+            SeesNobody(),
+            r"no process of kit-\w+ within 2 s.*RUNNING means that the program was started",
+        ),
+        (KillsNobody(), r"KillsNobody\.kill\(\) ended nothing of kit-\w+, which still runs"),
+    ],
+)
+def test_a_witness_that_has_killed_nobody_is_told_apart_from_a_backend_that_saw_no_death(
+    witness, told
+):
+    test = "test_a_job_that_a_stranger_kills_is_noticed"
+
+    with pytest.raises(AssertionError, match=told):
+        run(FakeBackend(), test, witness=witness, measure=ignore)
+
+
+def test_suspension_is_skipped_where_nobody_can_suspend():
+    with pytest.raises(pytest.skip.Exception, match="nobody here can suspend a job of fake"):
+        run(
+            FakeBackend(),
+            "test_a_stopped_job_is_suspended_and_not_dead",
+            attributes={"notices_stops": False},
+            witness=None,
+        )
+
+
+class OneDeviceAJob(FakeBackend):
+    """Of its two devices each is on a host of its own."""
+
+    def submit(self, spec):
+        asked = spec.resources.devices.get("fake", 0)
+        if asked > 1:
+            msg = f"no host has {asked} devices"
+            raise ResourceError(msg)
+        return super().submit(spec)
+
+
+def test_devices_of_one_job_and_of_the_platform_are_two_numbers():
+    for test in (
+        "test_devices_are_granted_and_come_back",
+        "test_a_job_waits_for_devices_that_others_hold",
+        "test_more_devices_than_there_are_is_an_error",
+    ):
+        providers = {"fake": FakeProvider()}
+        platform = FakePlatform(FakeProvider().parse('["F-0", "F-1"]'))
+        backend = OneDeviceAJob(BackendContext(providers=providers), platform)
+
+        run(backend, test, attributes={"devices": {"fake": 2}, "devices_per_job": {"fake": 1}})
+
+
+@pytest.mark.parametrize(
+    "is_closed, told",
+    [(False, "0 of 65536 bytes came back within 0.1 s"), (True, "ended after 0 of 65536 bytes")],
+)
+def test_how_much_a_stream_has_carried_is_told(is_closed, told):
+    ours, theirs = socket.socketpair()
+    with contextlib.closing(ours), contextlib.closing(theirs):
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        ours.settimeout(0.1)
+        if is_closed:
+            theirs.shutdown(socket.SHUT_WR)
+        kit = type("Mine", (BackendConformance,), {"patience": 0.1})()
+
+        with pytest.raises(AssertionError, match=told):
+            kit._echoed(ours, bytes(1 << 17))
 
 
 def test_the_kit_finds_a_secret_that_others_see(caplog):

@@ -1,6 +1,5 @@
 """The conformance kit passes on the remote fake, which has leases and streams of its own."""
 
-import attrs
 import pytest
 
 from distributions import Site
@@ -32,6 +31,7 @@ class FarWitness(FakeWitness):
 
 class TestFar(BackendConformance):
     capabilities = REMOTE_CAPABILITIES
+    notices_stops = True
     many = 12
 
     @pytest.fixture
@@ -44,8 +44,8 @@ class TestFar(BackendConformance):
         return RemotePlatform(config)
 
     @pytest.fixture
-    def reopen(self, config, platform):
-        return lambda context: FakeRemoteBackend(attrs.evolve(context, config=config), platform)
+    def reopen(self, platform):
+        return lambda context: FakeRemoteBackend(context, platform)
 
     @pytest.fixture
     def backend(self, context, reopen):
@@ -77,6 +77,17 @@ class TestFar(BackendConformance):
             "FIBER_LEASE": "6",
         }
 
+    def test_the_kit_puts_the_settings_into_its_contexts(self, context, other, config):
+        assert context.config is config
+        assert other.backend._context.config is config
+
+    @pytest.mark.timeout(120)
+    def test_a_grace_that_is_too_short_for_the_kit_is_told(self, program, settings):
+        settings["FIBER_FAR_GRACE"] = "1"
+
+        with pytest.raises(AssertionError, match=r"ended \d.* after SIGTERM .*FIBER_GRACE"):
+            program("drained_worker").end()
+
 
 class TestFarByStreams(Streams):
     """Where jobs cannot dial; more is in the tests of _launch."""
@@ -84,9 +95,12 @@ class TestFarByStreams(Streams):
     capabilities = REMOTE_CAPABILITIES
 
     @pytest.fixture
-    def backend(self, context, tmp_path):
+    def config(self, tmp_path):
         (tmp_path / "home").mkdir()
-        config = FarConfig(folder=tmp_path / "home", streams=True)
-        backend = FakeRemoteBackend(attrs.evolve(context, config=config), RemotePlatform(config))
+        return FarConfig(folder=tmp_path / "home", streams=True)
+
+    @pytest.fixture
+    def backend(self, context, config):
+        backend = FakeRemoteBackend(context, RemotePlatform(config))
         yield backend
         backend.close()

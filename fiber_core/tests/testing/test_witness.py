@@ -43,6 +43,14 @@ def test_it_kills_as_a_stranger_does_and_what_has_ended_is_not_seen(process):
     assert HostWitness().left(JOB.run_id) == []
 
 
+def test_nothing_to_kill_is_an_error():
+    witness = HostWitness()
+    witness.patience = 0.0
+
+    with pytest.raises(LookupError, match=f"no process of {JOB.name} to kill .* was started"):
+        witness.kill(JOB)
+
+
 def test_what_is_not_overridden_cannot_be_asked():
     witness = HostWitness()
 

@@ -68,9 +68,12 @@ class TestDockerBackend(BackendConformance):
             yield backend
 
     @pytest.fixture
-    def reopen(self, engine):
-        config = DockerConfig(host=engine.url, pull="never")
-        return lambda context: DockerBackend(attrs.evolve(context, config=config))
+    def config(self, engine):
+        return DockerConfig(host=engine.url, pull="never")
+
+    @pytest.fixture
+    def reopen(self):
+        return DockerBackend
 
     @pytest.fixture
     def unreachable(self, context):

@@ -14,7 +14,6 @@ from fiber.testing import BackendConformance, HostWitness, PluginConformance
 from fiber_k8s.backend import K8sBackend
 from fiber_k8s.config import K8sConfig
 from k8s_site import set_durations
-from waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -30,11 +29,6 @@ class ClusterWitness(HostWitness):
     def __init__(self, backend, cluster):
         self._backend = backend
         self._cluster = cluster
-
-    def kill(self, job):
-        # a container is said to run a moment before its program is there
-        until(lambda: self.is_running(job))
-        super().kill(job)
 
     def calls(self):
         return len(self._cluster.requests)
@@ -76,9 +70,12 @@ class TestK8sBackend(BackendConformance):
         return {"kubeconfig": str(kube.kubeconfig), "address": kubelet.gateway}
 
     @pytest.fixture
-    def reopen(self, configured):
-        config = K8sConfig(**configured, unschedulable_timeout=0.5)
-        return lambda context: K8sBackend(attrs.evolve(context, config=config, image="fiber-test"))
+    def config(self, configured):
+        return K8sConfig(**configured, unschedulable_timeout=0.5)
+
+    @pytest.fixture
+    def reopen(self):
+        return lambda context: K8sBackend(attrs.evolve(context, image="fiber-test"))
 
     @pytest.fixture
     def unreachable(self, context, kube, tmp_path):

@@ -41,10 +41,18 @@ class TestSsh(BackendConformance):
     # longer than the lease, after which alone nothing is left of a master that was killed
     patience = 60.0
     devices: ClassVar = {"fake": 2}
+    # agents see it
+    notices_stops = True
 
     @pytest.fixture
-    def context(self, context, config):
-        return attrs.evolve(context, config=config, providers={"fake": AlphaProvider()})
+    def config(self, config):
+        # that of all hosts, in place of the kit's
+        return config
+
+    @pytest.fixture
+    def context(self, context):
+        # the one of this folder, which has a lease
+        return attrs.evolve(context, providers={"fake": AlphaProvider()})
 
     @pytest.fixture
     def backend(self, opened, context):
@@ -80,8 +88,12 @@ class TestStreams(Streams):
     python = sys.executable
 
     @pytest.fixture
-    def backend(self, opened, context, config):
-        return opened(context, config=attrs.evolve(config, reach="reversed"))
+    def config(self, config):
+        return attrs.evolve(config, reach="reversed")
+
+    @pytest.fixture
+    def backend(self, opened, context):
+        return opened(context)
 
 
 class TestSshPlugin(PluginConformance):

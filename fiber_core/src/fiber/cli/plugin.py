@@ -1,7 +1,7 @@
 """``fiber plugin``: ``new`` makes a plugin from templates, ``check`` runs the conformance kit on one.
 
-The kit runs in a pytest process of its own, see :mod:`fiber.testing.installed`, and its results are
-shown as a table of levels.
+The kit runs in a pytest process of its own, see :mod:`fiber.testing.installed`, which tells by a pipe
+how far it is; its results are shown as a table of levels.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,18 @@ from fiber.exceptions import FiberError
 if TYPE_CHECKING:
     from fiber._plugins.manager import Plugins
 
-__all__ = ["NewPlugin", "Target", "command", "create", "find", "passed", "run", "save", "show"]
+__all__ = [
+    "NewPlugin",
+    "Target",
+    "command",
+    "create",
+    "find",
+    "passed",
+    "run",
+    "save",
+    "show",
+    "show_progress",
+]
 
 #: variable that passes the target to the pytest that runs the kit
 VARIABLE = "KIT_TARGET"
@@ -106,19 +117,92 @@ def run(target: Target, *, levels: str | None = None, verbose: bool = False) -> 
         if levels:
             argv += ["--fiber-kit-levels", levels]
         argv.append(str(Path(installed.__path__[0], "test_installed.py")))
-        done = subprocess.run(
-            argv,
-            env={**_environment(), VARIABLE: json.dumps(attrs.asdict(target))},
-            stdout=None if verbose else subprocess.PIPE,
-            stderr=None if verbose else subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
+        output = None if verbose else Path(folder, "output")
+        environ = {**_environment(), VARIABLE: json.dumps(attrs.asdict(target))}
+        code = _run_pytest(argv, environ, output)
         found: dict[str, Any] = json.loads(results.read_text()) if results.exists() else {}
+        printed = output.read_text(errors="replace") if output is not None else ""
     if not any(_tests(found)):
-        msg = f"the kit could not be run (pytest ended with {done.returncode}); {done.stdout or ''}"
+        msg = f"the kit could not be run (pytest ended with {code}); {printed}"
         raise FiberError(msg.rstrip("; \n"))
     return found
+
+
+def _run_pytest(argv: list[str], environ: Mapping[str, str], output: Path | None) -> int:
+    """Run pytest; returns its exit code.
+
+    Args:
+        argv: its command.
+        environ: its environment.
+        output: file for what it prints, while its progress is shown here; None: it prints here
+            itself.
+    """
+    if output is None:
+        return subprocess.run(argv, env=environ, check=False).returncode
+    reader, writer = os.pipe()
+    with os.fdopen(reader, encoding="utf-8") as lines, output.open("wb") as file:
+        try:
+            pytest = subprocess.Popen(
+                [*argv, f"--fiber-kit-progress={writer}"],
+                env=environ,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                pass_fds=[writer],
+            )
+        finally:
+            os.close(writer)
+        with pytest:
+            try:
+                show_progress(map(json.loads, lines))
+                return pytest.wait()
+            except BaseException:
+                pytest.kill()
+                raise
+
+
+def show_progress(steps: Iterable[Mapping[str, Any]]) -> None:
+    """Show how far a run of the kit is, on stderr: a bar on a terminal, else a line a test.
+
+    Args:
+        steps: what :class:`fiber.testing.report.ProgressWriter` writes.
+    """
+    if sys.stderr.isatty():
+        _show_bar(steps)
+    else:
+        _show_lines(steps)
+
+
+def _show_lines(steps: Iterable[Mapping[str, Any]]) -> None:
+    count, done = 0, 0
+    for step in steps:
+        count = step.get("tests", count)
+        if "ended" in step:
+            done += 1
+            word = f"{step['outcome']}, {step['seconds']:.1f} s"
+            click.echo(f"{done}/{count} {step['ended']}: {word}", err=True)
+
+
+def _show_bar(steps: Iterable[Mapping[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        MofNCompleteColumn(),
+        BarColumn(bar_width=20),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("collecting", total=None)
+        for step in steps:
+            if "tests" in step:
+                bar.update(task, total=step["tests"])
+            elif "begins" in step:
+                bar.update(task, description=step["begins"])
+            else:
+                bar.advance(task)
+                if step["outcome"] == "failed":
+                    bar.console.print(f"failed: {step['ended']}", style="red", markup=False)
 
 
 def _environment() -> dict[str, str]:
@@ -158,7 +242,7 @@ def show(results: Mapping[str, Any]) -> None:
     table(_HEADERS, rows)
     for _, test in _tests(results):
         for quantity, number in test.get("measured", {}).items():
-            click.echo(f"measured: {quantity}: {number:g}")
+            click.echo(f"measured: {test['name']}: {quantity}: {number:g}")
     for subject, test in _tests(results):
         if test["outcome"] == "failed":
             word = click.style("failed", fg="red")
@@ -312,8 +396,8 @@ def check(
 ) -> None:
     """Run the conformance kit on the backend or the kind of devices NAME.
 
-    The backend is used with the settings that are in force here. The exit code is 1 if a test
-    failed.
+    The backend is used with the settings that are in force here, and its plugin's witness is asked
+    where it names one. The exit code is 1 if a test failed.
     """
     target = find(name, image=image, python=python)
     found = run(target, levels=levels, verbose=verbose)

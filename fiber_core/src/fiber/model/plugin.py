@@ -65,6 +65,10 @@ class BackendInfo:
     #: before it listens; may query the platform. Its result is ``Peers.facts`` for the hook
     #: ``fiber_listen_address``
     facts: Callable[[Any, Mapping[str, str]], Any] | None = values.field(default=None, repr=False)
+    #: ``module:name`` of what ``fiber plugin check`` calls with the backend for a
+    #: :class:`fiber.testing.Witness`; imported for that command only, so it may need pytest. None:
+    #: a :class:`fiber.testing.HostWitness` where jobs run on the submitter's host, else nobody
+    witness: str | None = None
     #: makes the backend; imports the SDK
     load: Callable[[BackendContext], Backend] = values.field(repr=False)
 

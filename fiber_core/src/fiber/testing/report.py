@@ -1,8 +1,9 @@
-"""Pytest plugin, ``-p fiber.testing.report``: the kits' results as JSON, and a choice of levels."""
+"""Pytest plugin, ``-p fiber.testing.report``: results of the kits as JSON, their progress, a choice of levels."""
 
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from fiber.testing.kit.base import Facts
 
 __all__ = [
+    "ProgressWriter",
     "Recorder",
     "as_text",
     "pytest_addoption",
@@ -40,6 +42,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="LEVELS",
         help="run the tests of these levels of Fiber's kits only, such as 1-3 or 2,6",
     )
+    group.addoption(
+        "--fiber-kit-progress",
+        metavar="FD",
+        type=int,
+        help="write a line of JSON for each test that begins or ends to this file descriptor",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,6 +55,9 @@ def pytest_configure(config: pytest.Config) -> None:
     path = config.getoption("--fiber-kit-json")
     if path and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Recorder(Path(path)), "fiber-kit-recorder")
+    descriptor = config.getoption("--fiber-kit-progress")
+    if descriptor is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(ProgressWriter(descriptor), "fiber-kit-progress")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -159,6 +170,48 @@ class Recorder:
             "platform": sys.platform,
             "subjects": [self._subjects[key] for key in sorted(self._subjects)],
         }
+
+
+class ProgressWriter:
+    """Writer of a line of JSON when the tests are known, and as each begins and ends.
+
+    Args:
+        descriptor: file descriptor to write to; the processes of tests do not inherit it.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        os.set_inheritable(descriptor, False)
+        self._file = os.fdopen(descriptor, "w", buffering=1, encoding="utf-8")
+        self._outcome = "passed"
+        self._seconds = 0.0
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Write how many tests there are."""
+        self._write(tests=len(session.items))
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Write which test begins."""
+        self._outcome, self._seconds = "passed", 0.0
+        self._write(begins=nodeid.rpartition("::")[2])
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add up a test's phases; the worst one is its outcome."""
+        self._seconds += report.duration
+        outcome, _ = _outcome(report)
+        if outcome != "passed" and self._outcome != "failed":
+            self._outcome = outcome
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Write how a test ended."""
+        name = nodeid.rpartition("::")[2]
+        self._write(ended=name, outcome=self._outcome, seconds=round(self._seconds, 3))
+
+    def pytest_unconfigure(self) -> None:
+        """Close the descriptor."""
+        self._file.close()
+
+    def _write(self, **facts: Any) -> None:
+        self._file.write(json.dumps(facts) + "\n")
 
 
 def _outcome(report: pytest.TestReport) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -107,11 +108,17 @@ class HostWitness(Witness):
         # a forked process has the job's environment once it executes the job's program
         while not (found := _processes(JOB_VARIABLE, job.name)):
             if time.monotonic() > until:
-                msg = f"no process of {job} is seen on this host"
+                msg = (
+                    f"the witness found no process of {job.name} to kill on this host within "
+                    f"{self.patience:g} s; if the backend reported RUNNING, that is too early: "
+                    f"RUNNING means that the program was started"
+                )
                 raise LookupError(msg)
             time.sleep(0.02)
         for process in found:
-            os.kill(process.pid, signal.SIGKILL)
+            # one that has ended meanwhile needs no signal
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
 
 
 def _processes(variable: str, value: str) -> list[psutil.Process]:

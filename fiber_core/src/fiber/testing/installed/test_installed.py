@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import attrs
 import pytest
@@ -16,7 +18,7 @@ import pytest
 from fiber._agent.resources.probe import probe_argv
 from fiber._plugins.manager import load_plugins
 from fiber.abc import Backend, ResourceProvider
-from fiber.model import BackendContext, Volume
+from fiber.model import BackendContext, BackendInfo, Volume
 from fiber.testing import (
     BackendConformance,
     HostWitness,
@@ -30,13 +32,14 @@ _PLUGINS = load_plugins()
 
 
 def _open(context: BackendContext) -> Backend:
-    from fiber._config.settings import load_config
     from fiber._plugins.backend_choice import load_backend
 
-    info = _PLUGINS.find_backend(_TARGET["backend"])
-    config = load_config({}, backend_info=info, backends=tuple(_PLUGINS.backends().values()))
-    full = attrs.evolve(context, config=config.settings, providers=_PLUGINS.providers())
-    return load_backend(_PLUGINS, info.name, full)
+    full = attrs.evolve(context, providers=_PLUGINS.providers())
+    return load_backend(_PLUGINS, _info().name, full)
+
+
+def _info() -> BackendInfo:
+    return _PLUGINS.find_backend(_TARGET["backend"])
 
 
 if _TARGET["module"]:
@@ -56,6 +59,13 @@ if _TARGET["backend"]:
         image = _TARGET["image"]
 
         @pytest.fixture
+        def config(self) -> Any:
+            from fiber._config.settings import load_config
+
+            others = tuple(_PLUGINS.backends().values())
+            return load_config({}, backend_info=_info(), backends=others).settings
+
+        @pytest.fixture
         def backend(self, context: BackendContext) -> Iterator[Backend]:
             backend = _open(context)
             yield backend
@@ -66,9 +76,12 @@ if _TARGET["backend"]:
             return _open
 
         @pytest.fixture
-        def witness(self) -> Witness | None:
-            same_host = _PLUGINS.find_backend(_TARGET["backend"]).capabilities.same_host
-            return HostWitness() if same_host else None
+        def witness(self, backend: Backend) -> Witness | None:
+            named = _info().witness
+            if named is not None:
+                witness: Witness = pkgutil.resolve_name(named)(backend)
+                return witness
+            return HostWitness() if _info().capabilities.same_host else None
 
         @pytest.fixture
         def settings(self) -> Mapping[str, str]:

@@ -120,12 +120,7 @@ class Streams(Platform):
 
         for _ in range(2):
             with self._opened(kit, job) as stream:
-                received = bytearray()
-                for begin in range(0, len(data), 1 << 16):
-                    stream.sendall(data[begin : begin + (1 << 16)])
-                    while len(received) < min(begin + (1 << 16), len(data)):
-                        received += stream.recv(1 << 16)
-                assert bytes(received) == data
+                assert self._echoed(stream, data) == data
 
     def test_a_stream_ends_where_the_job_ends_it(self, kit: Driver) -> None:
         job = self._streamed(kit, programs.echo_streams())
@@ -163,6 +158,23 @@ class Streams(Platform):
             pytest.skip("jobs dial their parent here; streams are for those that cannot")
         kit.wait_ready(job)
         return job
+
+    def _echoed(self, stream: socket.socket, data: bytes) -> bytes:
+        """Send data in pieces, each once the last one has come back; returns what came back."""
+        size = 1 << 16
+        received = bytearray()
+        for begin in range(0, len(data), size):
+            sent = min(begin + size, len(data))
+            try:
+                stream.sendall(data[begin:sent])
+                while len(received) < sent:
+                    fresh = stream.recv(size)
+                    assert fresh, f"the stream ended after {len(received)} of {sent} bytes"
+                    received += fresh
+            except TimeoutError:
+                msg = f"{len(received)} of {sent} bytes came back within {self.patience:g} s"
+                raise AssertionError(msg) from None
+        return bytes(received)
 
     def _opened(self, kit: Driver, job: Job) -> socket.socket:
         stream = kit.backend.open_stream(job)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from fiber.abc import Backend
-from fiber.model import JobState, ReasonKind
+from fiber.model import Job, JobState, JobStatus, ReasonKind
 from fiber.testing import programs
 from fiber.testing.kit.core import Programs
 from fiber.testing.kit.driver import Driver
@@ -37,9 +37,10 @@ class Faults(Programs):
         job = kit.submit(programs.sleep_forever())
         kit.until(job, lambda status: status.state is JobState.RUNNING, "running")
 
+        if sees.can("is_running"):
+            self.wait_until_seen(sees, job)
         since = time.monotonic()
-        sees.kill(job)
-        status = kit.end(job)
+        status = self._killed(kit, sees, job)
 
         measure("seconds until a killed job is told", time.monotonic() - since)
         assert status.state is JobState.FAILED
@@ -64,12 +65,25 @@ class Faults(Programs):
             kit.until(job, lambda status: status.state is JobState.RUNNING, "running")
         self.wait_until_seen(sees, *jobs)
 
-        sees.kill(jobs[1])
+        self._killed(kit, sees, jobs[1])
 
-        kit.end(jobs[1])
         assert [sees.is_running(job) for job in jobs] == [True, False, True]
         states = [status.state for status in kit.backend.status(jobs)]
         assert states == [JobState.RUNNING, JobState.FAILED, JobState.RUNNING]
+
+    def _killed(self, kit: Driver, sees: Witness, job: Job) -> JobStatus:
+        """Have the witness kill a job; returns its terminal status."""
+        sees.kill(job)
+        try:
+            return kit.end(job)
+        except AssertionError:
+            if sees.can("is_running") and sees.is_running(job):
+                msg = (
+                    f"{type(sees).__name__}.kill() ended nothing of {job.name}, which still runs: "
+                    f"it has to end the job's processes"
+                )
+                raise AssertionError(msg) from None
+            raise
 
     def test_events_go_on_after_their_stream_was_cut(
         self, kit: Driver, witness: Witness | None, measure: Measure

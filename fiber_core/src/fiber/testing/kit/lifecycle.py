@@ -397,11 +397,22 @@ class Stops(Platform):
 
     def _stopped(self, kit: Driver, witness: Witness | None) -> Job:
         """Start a job and wait until it is reported as suspended."""
+        name = kit.backend.name
         if witness is not None and witness.can("suspend"):
             job = kit.submit(programs.sleep_forever())
             kit.until(job, lambda status: status.state is JobState.RUNNING, "running")
             witness.suspend(job)
-        else:
+        elif self._notices_stops(kit):
             job = kit.submit(programs.stop_itself())
+        else:
+            pytest.skip(
+                f"nobody here can suspend a job of {name}: a witness with the method 'suspend' can, "
+                f"by the platform's own tool; a program that stops itself is not noticed"
+            )
         kit.until(job, lambda status: status.state is JobState.SUSPENDED, "suspension")
         return job
+
+    def _notices_stops(self, kit: Driver) -> bool:
+        if self.notices_stops is not None:
+            return self.notices_stops
+        return self.declared(kit.backend).same_host

@@ -133,38 +133,44 @@ class Options(Platform):
         self.is_refused(kit.backend, "devices", lambda: kit.backend.submit(spec))
 
     def test_devices_are_granted_and_come_back(self, kit: Driver) -> None:
-        kind, count = self._some_devices(kit)
-        all_of_them = ResourceRequest(devices={kind: count})
+        kind, count, most = self._some_devices(kit)
+        as_many_as_it_can_have = ResourceRequest(devices={kind: most})
 
-        for _ in range(2):
-            # the second one gets them only if the first one gave them back
-            assert kit.run(programs.exit_with(0), resources=all_of_them).exit_code == 0
+        for _ in range(count // most + 1):
+            # the last one gets them only if the others gave them back
+            status = kit.run(programs.exit_with(0), resources=as_many_as_it_can_have)
+            assert status.exit_code == 0
         assert kit.backend.capacity().devices[kind] == count
 
     def test_a_job_waits_for_devices_that_others_hold(self, kit: Driver) -> None:
-        kind, count = self._some_devices(kit)
-        all_of_them = ResourceRequest(devices={kind: count})
-        holder = kit.submit(programs.sleep_forever(), resources=all_of_them)
-        kit.until(holder, lambda status: status.state is JobState.RUNNING, "running")
+        kind, count, most = self._some_devices(kit)
+        as_many_as_it_can_have = ResourceRequest(devices={kind: most})
+        holders = [
+            kit.submit(programs.sleep_forever(), resources=as_many_as_it_can_have)
+            for _ in range(count // most)
+        ]
+        for holder in holders:
+            kit.until(holder, lambda status: status.state is JobState.RUNNING, "running")
 
-        waiting = kit.submit(programs.exit_with(3), resources=all_of_them)
+        waiting = kit.submit(programs.exit_with(3), resources=as_many_as_it_can_have)
 
         assert kit.backend.status([waiting])[0].state is JobState.PENDING
-        kit.backend.kill(holder)
+        kit.backend.kill(holders[0])
         assert kit.end(waiting).exit_code == 3
 
     def test_more_devices_than_there_are_is_an_error(self, kit: Driver) -> None:
-        kind, _ = self._some_devices(kit)
+        kind, _, _ = self._some_devices(kit)
         spec = kit.spec(programs.exit_with(0), resources=ResourceRequest(devices={kind: 10_000}))
 
         with pytest.raises((BackendError, ResourceError), match="10000"):
             kit.backend.submit(spec)
 
-    def _some_devices(self, kit: Driver) -> tuple[str, int]:
+    def _some_devices(self, kit: Driver) -> tuple[str, int, int]:
+        """A kind of devices, how many the platform has, and how many of them one job can have."""
         self.skip_unless_declared(kit.backend, "devices")
         for kind, count in {**kit.backend.capacity().devices, **self.devices}.items():
             if count:
-                return kind, count
+                return kind, count, self.devices_per_job.get(kind, count)
         pytest.skip("the platform has no devices")
 
     def test_capacity_is_positive_or_unknown(self, kit: Driver) -> None:

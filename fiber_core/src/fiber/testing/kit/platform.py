@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import attrs
 import pytest
@@ -35,8 +35,13 @@ class Platform(Kit):
     image: str | None = None
     #: timeout in seconds of any one wait
     patience: float = 30.0
-    #: devices of the platform by kind, where its capacity does not have them before a job asks
+    #: devices of the whole platform by kind, where its capacity does not have them before a job asks
     devices: Mapping[str, int] = MappingProxyType({})
+    #: devices that one job can have by kind, where that is fewer: those of one host, say
+    devices_per_job: Mapping[str, int] = MappingProxyType({})
+    #: True where a program that stops itself by SIGSTOP is noticed, False where only the platform's
+    #: own tool suspends jobs; None: noticed where jobs run on this host
+    notices_stops: bool | None = None
     #: capabilities of the backend; by default those of its installed plugin
     capabilities: Capabilities | None = None
 
@@ -55,10 +60,19 @@ class Platform(Kit):
         return secrets.token_hex(4)
 
     @pytest.fixture
-    def context(self, run_id: str) -> Iterator[BackendContext]:
-        """Context of a backend."""
+    def config(self) -> Any:
+        """Settings of the backend under test, an instance of its ``BackendInfo.config`` class.
+
+        The kit puts them into every context that it makes, so that ``backend`` and ``reopen`` find
+        them there; None for a backend without settings.
+        """
+        return None
+
+    @pytest.fixture
+    def context(self, run_id: str, config: Any) -> Iterator[BackendContext]:
+        """Context of a backend, with the settings of the fixture ``config``."""
         directory = rundir.create(run_id, "kit")
-        yield BackendContext(run_id=run_id, run_directory=str(directory))
+        yield BackendContext(run_id=run_id, run_directory=str(directory), config=config)
         rundir.remove(directory)
 
     @pytest.fixture
@@ -178,7 +192,14 @@ class Platform(Kit):
 
     def wait_until_seen(self, witness: Witness, *jobs: Job) -> None:
         """Wait until a witness sees jobs, which a platform may call running a moment before."""
-        assert self.wait_until(lambda: all(witness.is_running(job) for job in jobs))
+        if self.wait_until(lambda: all(witness.is_running(job) for job in jobs)):
+            return
+        unseen = ", ".join(job.name for job in jobs if not witness.is_running(job))
+        msg = (
+            f"the witness found no process of {unseen} within {self.patience:g} s, although the "
+            f"backend reported RUNNING: RUNNING means that the program was started"
+        )
+        raise AssertionError(msg)
 
     def skip_unless_declared(self, backend: Backend, *names: str) -> None:
         """Skip the test where the backend does not declare one of these capabilities."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import json
+import pkgutil
 import subprocess
 import sys
 import typing
@@ -115,6 +116,14 @@ class PluginConformance(Kit):
             assert "\n" not in info.summary
             assert isinstance(info.capabilities, Capabilities)
             assert callable(info.load)
+
+    def test_the_witness_that_it_names_can_be_made(self, loaded: Plugins) -> None:
+        named = {i.name: i.witness for i in loaded.backends().values() if i.witness is not None}
+        if not named:
+            pytest.skip("it names no witness for 'fiber plugin check'")
+        for backend, where in named.items():
+            assert ":" in where, f"witness of {backend!r}: write 'module:name', not {where!r}"
+            assert callable(pkgutil.resolve_name(where)), f"{where} cannot be called"
 
     def test_capabilities_that_need_others_have_them(self, loaded: Plugins) -> None:
         for info in loaded.backends().values():
