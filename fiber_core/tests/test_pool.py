@@ -3,6 +3,7 @@
 import functools
 import os
 import platform
+import signal
 import threading
 import time
 from multiprocessing.pool import MaybeEncodingError, RemoteTraceback
@@ -34,6 +35,11 @@ def nap(seconds):
     time.sleep(seconds)
     # the numbers of processes on two hosts may be the same
     return platform.node(), os.getpid()
+
+
+def hold(ready, _):
+    ready.release()
+    time.sleep(600)
 
 
 class DifficultError(Exception):
@@ -167,6 +173,35 @@ class TestDeath:
         assert all("last words" in attempt.log_tail for attempt in error.attempts)
         assert [r for n, r in enumerate(error.results) if n != 5] == [0, 1, 2, 3, 4, 6, 7, 8, 9]
         assert error.results[5] is error
+
+    @pytest.mark.parametrize(
+        "pool_class,call",
+        [
+            (fiber.Pool, lambda pool, task: pool.map(task, range(9))),
+            (fiber.Pool, lambda pool, task: list(pool.imap_unordered(task, range(9)))),
+            (fiber.Executor, lambda executor, task: list(executor.map(task, range(9)))),
+        ],
+        ids=["map", "imap", "executor"],
+    )
+    def test_an_interrupted_call_ends_with_its_tasks_and_the_workers_take_others(
+        self, pool_class, call
+    ):
+        ready = fiber.Semaphore(0)
+
+        def interrupt():
+            assert all(ready.acquire(timeout=50) for _ in range(2))
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+        interrupter = threading.Thread(target=interrupt)
+        with pool_class(2) as pool:
+            interrupter.start()
+            with pytest.raises(KeyboardInterrupt):
+                call(pool, functools.partial(hold, ready))
+            interrupter.join()
+            assert list(pool.map(square, range(5))) == [x * x for x in range(5)]
+            assert not ready.acquire(block=False)
+        if pool_class is fiber.Pool:
+            pool.join()
 
     def test_without_error_handling_nothing_runs_twice(self, tmp_path):
         with fiber.Pool(2, error_handling=False) as pool:

@@ -332,6 +332,9 @@ def _results(
             yield value
             # no reference to a result that the caller may release
             del value
+    except KeyboardInterrupt:
+        stream.interrupt()
+        raise
     finally:
         stream.close()
         stream.cancel_all()
@@ -439,6 +442,7 @@ class Core:
                 )
             if call is not None:
                 stream.bind(group.dispatcher, call)
+                stream.interrupt = functools.partial(group.interrupt, call)
                 self._maps.add(stream)
                 group.dispatcher.add(call)
                 if grows:

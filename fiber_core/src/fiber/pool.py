@@ -8,7 +8,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, cast, overload
 
 from fiber._runtime.start import ready_runtime
 from fiber._tasks.protocol import Mode
@@ -23,7 +23,9 @@ from fiber.results import (
 )
 
 if TYPE_CHECKING:
+    from fiber._tasks.call import Call
     from fiber._watch.progress import Watch
+    from fiber._workers.group import WorkerGroup
     from fiber.process import Process
     from fiber.watching import Progress
 
@@ -81,6 +83,17 @@ def __getattr__(name: str) -> Any:
         return getattr(pool, name)
     msg = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(msg)
+
+
+class _Map(NamedTuple):
+    """A map that was begun."""
+
+    result: MapResult[Any]
+    #: of its progress, where that is shown
+    watch: Watch | None
+    group: WorkerGroup
+    #: None where the function cannot be pickled
+    call: Call | None
 
 
 class Pool:
@@ -273,6 +286,8 @@ class Pool:
         Raises:
             Exception: of the first failed item by position, once all have run.
             WorkerCrashedError: an item ended its workers; ``results`` has all outcomes.
+            KeyboardInterrupt: this was interrupted. Its tasks are ended, workers that go on with one
+                are replaced, and the pool can be used again.
         """
         return self._map_and_wait(func, Mode.MAP, iterable, chunksize, progress)
 
@@ -287,7 +302,8 @@ class Pool:
         progress: ProgressOption = False,
     ) -> MapResult[T]:
         """As :meth:`map`, without waiting."""
-        return self._map(func, Mode.MAP, iterable, chunksize, callback, error_callback, progress)[0]
+        mode = Mode.MAP
+        return self._map(func, mode, iterable, chunksize, callback, error_callback, progress).result
 
     def starmap(
         self,
@@ -312,7 +328,7 @@ class Pool:
     ) -> MapResult[T]:
         """As :meth:`starmap`, without waiting."""
         mode = Mode.STARMAP
-        return self._map(func, mode, iterable, chunksize, callback, error_callback, progress)[0]
+        return self._map(func, mode, iterable, chunksize, callback, error_callback, progress).result
 
     def imap(
         self,
@@ -415,7 +431,7 @@ class Pool:
         callback: Any,
         error_callback: Any,
         progress: ProgressOption,
-    ) -> tuple[MapResult[Any], Watch | None]:
+    ) -> _Map:
         chunk = resolve_chunksize(chunksize)
         self._check_running()
         items = list(iterable)
@@ -423,14 +439,13 @@ class Pool:
             len(items), self._callbacks, callback, error_callback, self
         )
         if progress is False:
-            self._groups.add(func, mode, result, items, chunk)
-            return result, None
+            return _Map(result, None, *self._groups.add(func, mode, result, items, chunk))
         from fiber._watch.progress import Watch
 
         watch = Watch(progress, result)
         group, call = self._groups.add(func, mode, watch, items, chunk)
         watch.begin(func, group, call)
-        return result, watch
+        return _Map(result, watch, group, call)
 
     def _map_and_wait(
         self,
@@ -440,9 +455,15 @@ class Pool:
         chunksize: int | None,
         progress: ProgressOption,
     ) -> list[Any]:
-        result, watch = self._map(func, mode, iterable, chunksize, None, None, progress)
+        result, watch, group, call = self._map(
+            func, mode, iterable, chunksize, None, None, progress
+        )
         try:
             return result.get()
+        except KeyboardInterrupt:
+            if call is not None:
+                group.interrupt(call)
+            raise
         finally:
             if watch is not None:
                 watch.finish()
@@ -467,6 +488,8 @@ class Pool:
             stream.on_end = watch.finish
         if call is not None:
             from fiber._tasks.feeder import Feeder
+
+            stream.interrupt = functools.partial(group.interrupt, call)
 
             feeder = Feeder(group.dispatcher, call, iterable, workers=group.manager.size)
             stream.attach(feeder)

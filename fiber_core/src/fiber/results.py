@@ -33,6 +33,10 @@ __all__ = [
 _UNSET = object()
 
 
+def _nothing() -> None:
+    """Stand-in for what ends a call that is over."""
+
+
 class Stream:
     """Sink of an ``imap``: outcomes become ready in the order of the items."""
 
@@ -46,6 +50,8 @@ class Stream:
         self._broken: BaseException | None = None
         self._was_asked = False
         self._abandoned = False
+        #: ends the call, where its consumer was interrupted
+        self.interrupt: Callable[[], None] = _nothing
         #: called at the end of the results, before it is told
         self.on_end: Callable[[], object] | None = None
         #: called once, when something has come
@@ -165,17 +171,22 @@ class Stream:
     def done(self) -> None:
         """Every item has its outcome."""
         with self._changed:
-            self._finished = True
+            self._end_call()
             self._wake()
 
     def broken(self, error: BaseException) -> None:
         """The pool cannot go on."""
         with self._changed:
             self._broken = error
-            self._finished = True
+            self._end_call()
             self._wake()
             if self._feeder is not None:
                 self._feeder.stop()
+
+    def _end_call(self) -> None:
+        self._finished = True
+        # it refers to the call, and the call to this
+        self.interrupt = _nothing
 
     def _wake(self) -> None:
         self._changed.notify_all()
@@ -447,8 +458,14 @@ class IMapIterator(Generic[T]):
             StopIteration: there are no more.
             multiprocessing.TimeoutError: ``timeout`` seconds have passed without one.
             Exception: what the task raised; the next call goes on with the next result.
+            KeyboardInterrupt: this waited and was interrupted; the tasks are ended, and the next
+                call raises ``concurrent.futures.CancelledError``.
         """
-        result: T = self._stream.take(timeout)
+        try:
+            result: T = self._stream.take(timeout)
+        except KeyboardInterrupt:
+            self._stream.interrupt()
+            raise
         return result
 
     def __aiter__(self) -> AsyncIterator[T]:

@@ -217,6 +217,27 @@ class Dispatcher:
         with self.lock:
             self._feed(events.ItemsWithdrawn(call.number, start, stop))
 
+    def cancel(self, call: Call) -> None:
+        """End a call with ``CancelledError``; outcomes of what runs of it are dropped."""
+        with self.lock:
+            if self._calls.pop(call.number, None) is None:
+                return
+            self._feed(events.CallDropped(call.number))
+            call.sink.broken(CancelledError())
+            self._release(call)
+            self._drained.notify_all()
+
+    def holders(self, call: Call) -> tuple[list[str], list[str]]:
+        """Identities of the workers that run items of a call, and of those that hold some behind others."""
+        running: list[str] = []
+        behind: list[str] = []
+        with self.lock:
+            for session in self._sessions.values():
+                calls = [held.call for held in self.table.held(session.name)]
+                if call.number in calls:
+                    (running if calls[0] == call.number else behind).append(session.ident)
+        return running, behind
+
     def end(self, error: BaseException) -> None:
         """End every call with an error, and take no more."""
         with self.lock:

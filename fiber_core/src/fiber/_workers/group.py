@@ -154,6 +154,34 @@ class WorkerGroup:
         """Keep ``size`` workers from now on; those in surplus finish what they hold."""
         self.manager.resize(size)
 
+    def interrupt(self, call: Call) -> None:
+        """End a call that its caller was interrupted in, and what runs of it.
+
+        A task that goes on for longer than ``Timing.interrupted`` has its worker replaced.
+        """
+        self.dispatcher.cancel(call)
+        self._replace_running_later(call)
+
+    def _replace_running_later(self, call: Call) -> None:
+        running, behind = self.dispatcher.holders(call)
+        if (running or behind) and not self._closing:
+            delay = self._runtime.timing.interrupted
+            self._runtime.reactor.call_later(delay, lambda: self._replace_running(call))
+
+    def _replace_running(self, call: Call) -> None:
+        if self._closing:
+            return
+        running, _ = self.dispatcher.holders(call)
+        replaced = [one for ident in running if (one := self._manager_of(ident).replace(ident))]
+        if replaced:
+            log.warning(
+                "fiber: %s: interrupted: replacing %s, whose tasks went on",
+                self._name,
+                names_of(replaced),
+            )
+        # those behind the tasks of other calls may begin
+        self._replace_running_later(call)
+
     def retire(self) -> None:
         """Retire every worker; no call may be queued any more."""
         self._stop_autoscaling()

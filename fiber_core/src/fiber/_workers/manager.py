@@ -110,6 +110,16 @@ class WorkerManager:
             self._state.release(ident)
             self._changed.notify_all()
 
+    def replace(self, ident: str) -> WorkerRecord | None:
+        """Kill a worker and start another one in its place; returns it, or None where it has ended."""
+        with self._changed:
+            kill = self._state.replace(ident, time.monotonic())
+            self._changed.notify_all()
+        if kill is None:
+            return None
+        self._kill(kill)
+        return kill.worker
+
     def close(self) -> None:
         """Retire all workers and start none any more."""
         with self._changed:

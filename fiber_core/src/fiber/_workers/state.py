@@ -572,6 +572,15 @@ class GroupState:
         ]
         return Kill(worker, whole=all(m is None or m.killed_at is not None for m in others))
 
+    def replace(self, ident: str, now: float) -> Kill | None:
+        """Kill a worker at once, so that another one takes its place; None where it has ended."""
+        worker = self.workers.get(ident)
+        if worker is None or worker.killed_at is not None:
+            return None
+        worker.exit_sent = True
+        self._index.leave(worker)
+        return self._kill(worker, now)
+
     def retire_failed(self, ident: str, now: float) -> Kill | None:
         """RETIRE could not be sent to a worker: kill it."""
         worker = self.workers.get(ident)

@@ -149,6 +149,8 @@ class Timing(Durations):
     #: for the killed workers of a pool to have ended, and for the callback that runs as it ends
     worker_exit: float = 10.0
     callback: float = 1.0
+    #: for tasks of a call whose caller was interrupted to end, before their workers are replaced
+    interrupted: float = 0.5
     #: that a worker waits for its place, is suspended or does not end, before that is logged, and
     #: until the next such report
     wait_report: float = 5.0

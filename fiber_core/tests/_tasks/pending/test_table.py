@@ -378,3 +378,18 @@ def test_what_it_gives_back_goes_to_others_at_once_and_it_exits_after_its_last_u
     (sent,) = stuck(RevokeAnswered("a", revoke.entry, 3))
     assert (sent.worker, sent.start) == ("b", 3)
     assert stuck.finish("a") == [Accept(1, 2, 3), Retire("a")]
+
+
+def test_of_a_dropped_call_workers_hand_back_what_they_have_not_begun(play):
+    play.join("a", slots=2)
+    play(CallAdded(1, 1, kind="f"))
+    play.turn("a", seconds=1e-4)
+    play(CallAdded(2, 10, kind="f"))
+    assert play.spans("a") == [(0, 5), (5, 8)]
+    running, waiting = play.table.held("a")
+    revokes = [Revoke("a", running.entry), Revoke("a", waiting.entry)]
+    assert play(CallDropped(2)) == revokes
+    assert play(RevokeAnswered("a", waiting.entry, 5)) == []
+    assert play(RevokeAnswered("a", running.entry, 1)) == []
+    assert play.spans("a") == [(0, 1)]
+    assert play.finish("a") == []

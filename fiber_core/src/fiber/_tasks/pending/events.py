@@ -45,7 +45,10 @@ class ItemsAdded:
 
 @values.frozen
 class CallDropped:
-    """A call was cancelled: its queued items are forgotten, later results are dropped."""
+    """A call was cancelled: its queued items are forgotten, later results are dropped.
+
+    What workers hold of it and have not begun is revoked.
+    """
 
     #: the call
     call: int

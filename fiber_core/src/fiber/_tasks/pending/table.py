@@ -125,9 +125,13 @@ class Revoker:
                     out.append(Revoke(worker.id, entry.id))
             self._ledger.available.update(worker)
 
-    def revoke_all(self, worker: WorkerState, now: float, out: list[Command]) -> None:
-        """Revoke everything that a draining worker has not begun."""
+    def revoke_unbegun(
+        self, worker: WorkerState, now: float, out: list[Command], call: CallState | None = None
+    ) -> None:
+        """Revoke what a worker has not begun: everything, or what it holds of one call."""
         for entry in worker.held:
+            if call is not None and entry.call is not call:
+                continue
             if entry.revoke is RevokeState.NO and worker.unbegun(entry) < entry.stop:
                 self._ledger.stragglers.revoked(entry, now)
                 out.append(Revoke(worker.id, entry.id))
@@ -341,8 +345,13 @@ class PendingTable:
 
     def _call_dropped(self, event: events.CallDropped, now: float, out: list[Command]) -> None:
         call = self._ledger.calls.pop(event.call, None)
-        if call is not None:
-            call.forget()
+        if call is None:
+            return
+        call.forget()
+        for worker in self._ledger.workers.values():
+            if any(entry.call is call for entry in worker.held):
+                self._revoker.revoke_unbegun(worker, now, out, call)
+                self._ledger.update(worker, out)
 
     def _items_withdrawn(
         self, event: events.ItemsWithdrawn, now: float, out: list[Command]
@@ -384,7 +393,7 @@ class PendingTable:
         if worker is not None:
             worker.is_closed = True
             if event.hand_back:
-                self._revoker.revoke_all(worker, now, out)
+                self._revoker.revoke_unbegun(worker, now, out)
             self._ledger.update(worker, out)
 
     def _worker_lost(self, event: events.WorkerLost, now: float, out: list[Command]) -> None:
