@@ -26,7 +26,7 @@ from fiber._launch.preparation import ignores_interrupts
 from fiber._runtime import runtime
 from fiber._runtime.start import flush_standard_streams
 from fiber.exceptions import FiberError, StartError
-from fiber.model import ResourceRequest
+from fiber.model import ProcessStatus, ResourceRequest
 
 log = logging.getLogger("fiber")
 
@@ -187,6 +187,16 @@ class Process(_process.BaseProcess):
         self._popen.raise_if_never_started()
         code: int | None = self._popen.poll()
         return code
+
+    @property
+    def exitstatus(self) -> ProcessStatus | None:
+        """How it ended, or None before that; ``exitcode`` has the number alone.
+
+        Its ``reason`` says whether a signal, the platform or its own code ended it, its ``message`` is a
+        sentence with the platform's words, and ``log_tail`` has its last lines, where they are known.
+        """
+        self._check_closed()
+        return None if self._popen is None else self._popen.end_status
 
     @property
     def sentinel(self) -> int:

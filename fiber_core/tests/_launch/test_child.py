@@ -172,6 +172,12 @@ class TestLog:
             (failed(ReasonKind.START, message="no room"), ["did not start (START: no room)"]),
             (failed(ReasonKind.OOM, code=-9, message="too big"), ["was ended (OOM): too big"]),
             (failed(ReasonKind.EVICTED, code=-15), ["was ended (EVICTED): no reason was given"]),
+            (
+                failed(
+                    ReasonKind.TIME_LIMIT, code=-15, message="killed by SIGTERM: TIME_LIMIT: 1 h"
+                ),
+                ["was ended: killed by SIGTERM: TIME_LIMIT: 1 h"],
+            ),
             (ended(0), []),
             (ended(3), []),
             (failed(ReasonKind.SIGNAL, code=-9), []),

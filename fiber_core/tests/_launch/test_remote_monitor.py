@@ -233,6 +233,72 @@ class TestTheFirstWordCounts:
         assert world.statuses[-1].exit_code == -9
 
 
+PREEMPTED = JobStatus(
+    state=JobState.FAILED, exit_code=143, reason=Reason(ReasonKind.PREEMPTED), message="by job 7"
+)
+
+
+def by_signal(signum, *, ended=True, lives=False):
+    how = {"reason": Reason(ReasonKind.SIGNAL, signum), "exit_code": -signum, "message": "killed"}
+    first = ProcessStatus(index=0, state=JobState.FAILED, **how)
+    second = ProcessStatus(index=1, state=JobState.RUNNING, pid=10)
+    if lives:
+        return JobStatus(state=JobState.RUNNING, host="itself", processes=(first, second))
+    return JobStatus(state=JobState.FAILED, host="itself", processes=(first,), **how)
+
+
+class TestStrangersSignals:
+    """A supervisor that reports a signal waits for its platform's word on why."""
+
+    @pytest.mark.parametrize("told", ["before", "with its end", "while it drains"])
+    def test_an_end_is_told_once_with_the_platforms_reason(self, world, told):
+        draining = values.evolve(PREEMPTED, state=JobState.RUNNING, exit_code=None, draining=True)
+        if told == "before":
+            world.platform(draining)
+        world.says(reported(by_signal(15)), Kind.CALL)
+        if told != "before":
+            assert world.statuses == []
+            world.platform(PREEMPTED if told == "with its end" else draining)
+        end = world.statuses[-1]
+        assert (end.reason, end.exit_code) == (PREEMPTED.reason, -15)
+        assert end.processes[0].message == "killed by SIGTERM: PREEMPTED: by job 7"
+        assert [one.state.is_terminal for one in world.statuses].count(True) == 1
+        world.reactor.advance(3600)
+        assert world.statuses[-1] is end
+
+    @pytest.mark.parametrize("says", ["nothing", "that it ended", "that it runs"])
+    def test_it_is_told_as_it_was_where_the_platform_says_no_reason(self, world, says):
+        world.says(reported(by_signal(9)), Kind.CALL)
+        if says == "that it ended":
+            world.platform(KILLED)
+        else:
+            if says == "that it runs":
+                world.platform(values.evolve(RUNS, processes=()))
+            assert world.statuses == []
+            world.reactor.advance(Timing().platform_reason)
+        (end,) = world.statuses
+        assert (end.reason, end.message) == (Reason(ReasonKind.SIGNAL, 9), "killed")
+
+    def test_what_this_program_sent_is_told_at_once(self, world):
+        world.monitor.signal(world.child, 0, 15)
+        world.says(reported(by_signal(15)))
+        assert world.statuses[-1].message == "killed"
+
+    def test_one_of_several_processes_is_waited_for_once(self, world):
+        world.says(reported(by_signal(9, lives=True)))
+        assert world.statuses == []
+        world.reactor.advance(Timing().platform_reason)
+        world.says(reported(by_signal(9, lives=True)))
+        assert [one.state for one in world.statuses] == [JobState.RUNNING] * 2
+
+    def test_processes_end_with_a_job_that_its_supervisor_reports_in_part(self, world):
+        world.says(reported(by_signal(15, lives=True)))
+        world.platform(PREEMPTED)
+        world.monitor.on_peer_lost(world.peer)
+        (end,) = world.statuses
+        assert [one.reason for one in end.processes] == [PREEMPTED.reason] * 2
+
+
 class TestTimeLeft:
     def test_a_supervisor_is_told_once_and_with_each_connection_how_long_its_platform_waits(
         self, world, clock

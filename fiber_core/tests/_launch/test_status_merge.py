@@ -139,31 +139,62 @@ class TestDiagnosis:
 BY_SIGTERM = {"state": JobState.FAILED, "reason": Reason(ReasonKind.SIGNAL, 15), "exit_code": -15}
 
 
-class TestTakenAway:
-    ENDED = JobStatus(**BY_SIGTERM, processes=(ProcessStatus(index=0, **BY_SIGTERM), DONE))
-
-    LEAVING = JobStatus(
-        state=JobState.RUNNING, reason=Reason(ReasonKind.EVICTED), message="the node is drained"
+def platform(kind, message="by the platform's will", **more):
+    return JobStatus(
+        **{"state": JobState.RUNNING, "reason": kind and Reason(kind), "message": message, **more}
     )
 
-    def test_a_signal_that_the_platform_sent_is_no_fault_of_the_work(self):
-        found = status_merge.merge_eviction(self.ENDED, self.LEAVING)
+
+class TestTakenAway:
+    ENDED = JobStatus(**BY_SIGTERM, processes=(ProcessStatus(index=0, **BY_SIGTERM), DONE))
+    LEAVING = platform(ReasonKind.PREEMPTED, "a job of more weight came")
+
+    @pytest.mark.parametrize(
+        "why, reason, words",
+        [
+            (LEAVING, "PREEMPTED", "killed by SIGTERM: PREEMPTED: a job of more weight came"),
+            (platform(ReasonKind.TIME_LIMIT, ""), "TIME_LIMIT", "killed by SIGTERM: TIME_LIMIT"),
+        ],
+    )
+    def test_a_signal_that_the_platform_sent_is_told_with_its_reason(self, why, reason, words):
+        found = status_merge.explain(self.ENDED, why)
         first, second = found.processes
-        assert found.reason == first.reason == Reason(ReasonKind.EVICTED)
-        assert not first.reason.counts_as_attempt
-        assert (first.exit_code, first.message) == (-15, "the node is drained")
+        assert found.reason == first.reason == why.reason
+        assert str(first.reason) == reason
+        assert (first.exit_code, first.message) == (-15, words)
+        assert found.message == words
         assert second == DONE
 
     @pytest.mark.parametrize(
-        "status,platform,asked",
+        "status,why,asked",
         [
             (ENDED, LEAVING, {int(signal.SIGTERM)}),
+            (ENDED, platform(ReasonKind.CANCELLED), {int(signal.SIGKILL)}),
+            (ENDED, platform(ReasonKind.OOM), set()),
             (ENDED, None, set()),
-            (ENDED, JobStatus(state=JobState.RUNNING), set()),
+            (ENDED, platform(None), set()),
             (ended(3, processes=(DONE,)), LEAVING, set()),
         ],
-        ids=["it was sent from here", "no status", "no eviction", "a fault of the work"],
+        ids=[
+            "it was sent from here",
+            "our own request was carried out",
+            "no memory is freed by SIGTERM",
+            "no status",
+            "no reason",
+            "a fault of the work",
+        ],
     )
-    def test_otherwise_nothing_changes(self, status, platform, asked):
-        found = status_merge.merge_eviction(status, platform, sent_signals=asked)
-        assert found is status
+    def test_otherwise_nothing_changes(self, status, why, asked):
+        assert status_merge.explain(status, why, sent_signals=asked) is status
+
+    def test_what_was_told_before_the_end_is_its_reason_where_the_end_has_none(self):
+        for end in (ended(143), JobStatus(state=JobState.FAILED)):
+            found = status_merge.with_reason(end, self.LEAVING)
+            assert (found.reason, found.message) == (self.LEAVING.reason, self.LEAVING.message)
+        for end in (ended(0), ended(137, ReasonKind.OOM)):
+            assert status_merge.with_reason(end, self.LEAVING) is end
+
+    def test_a_cancellation_that_was_our_request_is_told_as_that(self):
+        cancelled = JobStatus(state=JobState.FAILED, reason=Reason(ReasonKind.CANCELLED))
+        found = status_merge.merge_ended(cancelled, None, sent_signals={signal.SIGKILL})
+        assert (found.exit_code, found.reason) == (-9, Reason(ReasonKind.SIGNAL, 9))

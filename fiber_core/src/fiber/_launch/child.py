@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fiber._base.finalizing import unless_finalizing
 from fiber._base.waits import turn
+from fiber._launch import status_merge
 from fiber.exceptions import FiberError, StartError
 from fiber.model import Job, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("fiber")
 
 _START_FAILURES = frozenset({ReasonKind.IMAGE, ReasonKind.UNSCHEDULABLE, ReasonKind.START})
-#: ends by the platform's will, of which an exit code says nothing
-_ENDED_BY_PLATFORM = frozenset({ReasonKind.OOM, ReasonKind.EVICTED, ReasonKind.PREEMPTED})
+#: ends by the platform's will that nobody else tells; a lost host has a line of its own
+_ENDED_BY_PLATFORM = status_merge.OF_PLATFORMS - {ReasonKind.NODE_LOST}
 
 #: status of a job whose backend reports nothing any more
 ORPHANED = JobStatus(
@@ -266,6 +267,14 @@ class Child:
         return None
 
     @property
+    def end_status(self) -> ProcessStatus | None:
+        """How its first process ended; None before that."""
+        status = self.status
+        if status is None or not status.state.is_terminal:
+            return None
+        return status_merge.process_of(status, 0)
+
+    @property
     def failure(self) -> str:
         """Reason why it did not start, once it has ended; "" otherwise."""
         status = self.status
@@ -320,8 +329,9 @@ def log_end(child: Child, status: JobStatus) -> None:
             child.is_failure_logged = True
             log.warning("fiber: %s did not start (%s)", child.name, child.failure)
         return
-    process = child.process_status()
-    reason = (process and process.reason) or status.reason
+    process = status_merge.process_of(status, 0)
+    reason = process.reason or status.reason
     if reason is not None and reason.kind in _ENDED_BY_PLATFORM:
-        words = (process and process.message) or status.message or "no reason was given"
-        log.warning("fiber: %s was ended (%s): %s", child.name, reason, words)
+        words = process.message or status.message or "no reason was given"
+        kind = "" if str(reason) in words else f" ({reason})"
+        log.warning("fiber: %s was ended%s: %s", child.name, kind, words)

@@ -143,6 +143,12 @@ class _RemoteJob:
     has_connected: bool = False
     reported: JobStatus | None = None
     platform: JobStatus | None = None
+    #: the last status of the platform that says why it takes the job's place away, or took it
+    why: JobStatus | None = None
+    #: timer while a report is kept back until the platform says why a signal ended processes
+    reason_timer: Timer | None = None
+    #: processes whose end was told
+    told: set[int] = values.field(factory=set)
     sent_signals: set[int] = values.field(factory=set)
     #: signals that could not be sent: no connection
     unsent: list[messages.Signal] = values.field(factory=list)
@@ -227,8 +233,9 @@ class RemoteJobMonitor:
         with self._lock:
             remote = self._jobs.pop(ident, None)
             self._leases.drop(ident)
-            if remote is not None and remote.timer is not None:
-                remote.timer.cancel()
+            for timer in () if remote is None else (remote.timer, remote.reason_timer):
+                if timer is not None:
+                    timer.cancel()
         if self._submit_proxy is not None:
             self._submit_proxy.ended(
                 [child.ident, *(child.ident_of(i) for i in range(child.processes))]
@@ -328,26 +335,54 @@ class RemoteJobMonitor:
         if isinstance(report, messages.Ping):
             peer.send(Kind.CAST, 0, 0, [encode(messages.Pong())])
         elif isinstance(report, messages.StatusChanged):
-            with self._lock:
-                platform = remote.platform
-                remote.reported = report.status
-            status = report.status
-            if not status.state.is_terminal and platform is not None:
-                status = status_merge.merge_running(status, platform)
-            elif platform is not None:
-                status = status_merge.with_host(status, platform.host)
-                status = status_merge.merge_eviction(
-                    status, platform, sent_signals=remote.sent_signals
-                )
             if self._submit_proxy is not None:
-                ended = (p.index for p in status.processes if p.state.is_terminal)
+                ended = (p.index for p in report.status.processes if p.state.is_terminal)
                 self._submit_proxy.ended(remote.child.ident_of(index) for index in ended)
+            with self._lock:
+                remote.reported = report.status
+                if self._awaits_reason(remote):
+                    return
+                status = self._merged(remote, report.status)
             self._on_status(remote.child, status)
         elif isinstance(report, messages.Output):
             self._printer.write(report.stream, report.data)
         elif not isinstance(report, messages.Hello):
             msg = f"a supervisor sent {type(report).__name__}, which is no message of its protocol"
             raise WireError(msg)
+
+    # -- why a signal ended a process: a supervisor knows that it did, and its platform mostly why
+
+    def _awaits_reason(self, remote: _RemoteJob) -> bool:
+        """True where the last report is kept back, for a bounded time, until the platform says why."""
+        if remote.reason_timer is not None:
+            return True
+        assert remote.reported is not None
+        ended = remote.platform is not None and remote.platform.state.is_terminal
+        strange = status_merge.unexplained(remote.reported, sent_signals=remote.sent_signals)
+        if ended or remote.why is not None or strange <= remote.told:
+            return False
+        remote.reason_timer = self._runtime.reactor.call_later(
+            self._timing.platform_reason, lambda: self._tell_unexplained(remote)
+        )
+        return True
+
+    def _tell_unexplained(self, remote: _RemoteJob) -> None:
+        with self._lock:
+            if remote.reason_timer is None or remote.reported is None:
+                return
+            remote.reason_timer = None
+            status = self._merged(remote, remote.reported)
+        self._on_status(remote.child, status)
+
+    def _merged(self, remote: _RemoteJob, reported: JobStatus) -> JobStatus:
+        """A supervisor's report, with what the platform knows besides."""
+        platform, status = remote.platform, reported
+        if platform is not None and not status.state.is_terminal:
+            status = status_merge.merge_running(status, platform)
+        elif platform is not None:
+            status = status_merge.with_host(status, platform.host)
+        remote.told.update(p.index for p in reported.processes if p.state.is_terminal)
+        return status_merge.explain(status, remote.why, sent_signals=remote.sent_signals)
 
     def _on_refused(self, ident: str, why: str) -> bool:
         with self._lock:
@@ -366,6 +401,8 @@ class RemoteJobMonitor:
             if remote is None:
                 return status
             remote.platform = status
+            if status_merge.tells_why(status, remote.sent_signals):
+                remote.why = status
             self._leases.pause(
                 supervisor_ident(child.ident),
                 status.state is JobState.SUSPENDED,
@@ -375,7 +412,17 @@ class RemoteJobMonitor:
                 left = self._note_time_left(remote, status, time.monotonic())
                 if left is not None and remote.peer is not None:
                     remote.peer.send(Kind.CAST, 0, 0, [encode(left)])
-                return status_merge.merge_running(remote.reported, status)
+            if remote.reason_timer is not None and remote.reported is not None:
+                if not status.state.is_terminal and remote.why is None:
+                    return None
+                remote.reason_timer.cancel()
+                remote.reason_timer = None
+                if remote.reported.state.is_terminal or not status.state.is_terminal:
+                    return self._merged(remote, remote.reported)
+            if not status.state.is_terminal:
+                if remote.reported is None:
+                    return status_merge.merge_running(None, status)
+                return self._merged(remote, remote.reported)
             if remote.peer is not None:
                 if status.reason == Reason(ReasonKind.NODE_LOST):
                     # the platform does not know; while the supervisor is connected the job lives
@@ -412,9 +459,11 @@ class RemoteJobMonitor:
 
     def _ending(self, remote: _RemoteJob) -> JobStatus:
         assert remote.platform is not None
-        status = status_merge.merge_ended(
-            remote.platform, remote.reported, sent_signals=remote.sent_signals
-        )
+        platform = status_merge.with_reason(remote.platform, remote.why)
+        sent, reported = remote.sent_signals, remote.reported
+        if reported is not None:
+            reported = status_merge.explain(reported, remote.why, sent_signals=sent)
+        status = status_merge.merge_ended(platform, reported, sent_signals=sent)
         if not remote.has_connected and not remote.sent_signals and status.state is JobState.FAILED:
             remote.child.set_start_failure(
                 status_merge.diagnose(status, self._tail(remote.child, status))

@@ -10,11 +10,39 @@ import re
 import signal
 from collections.abc import Collection, Sequence
 
+from fiber._agent.supervisor.jobs import signal_name
 from fiber._base import values
 from fiber._version import __version__
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
-__all__ = ["diagnose", "lost", "merge_ended", "merge_eviction", "merge_running", "with_host"]
+__all__ = [
+    "OF_PLATFORMS",
+    "diagnose",
+    "explain",
+    "lost",
+    "merge_ended",
+    "merge_running",
+    "process_of",
+    "tells_why",
+    "unexplained",
+    "with_host",
+    "with_reason",
+]
+
+#: reasons of an end that a platform alone can know; an exit code says nothing of them
+OF_PLATFORMS = frozenset(
+    {
+        ReasonKind.OOM,
+        ReasonKind.EVICTED,
+        ReasonKind.PREEMPTED,
+        ReasonKind.TIME_LIMIT,
+        ReasonKind.CANCELLED,
+        ReasonKind.NODE_LOST,
+    }
+)
+#: reasons that say no more than how the supervisor ended
+_UNTOLD = frozenset({ReasonKind.EXIT, ReasonKind.SIGNAL, ReasonKind.UNKNOWN})
+_ENDING = frozenset({signal.SIGTERM, signal.SIGKILL})
 
 #: exit codes above this one mean that a signal ended the first process
 _SIGNALLED = 128
@@ -60,33 +88,95 @@ def with_host(status: JobStatus, host: str | None) -> JobStatus:
     return values.evolve(status, host=host) if host else status
 
 
-def merge_eviction(
-    reported: JobStatus, platform: JobStatus | None, *, sent_signals: Collection[int] = ()
-) -> JobStatus:
-    """Final status of a job that the platform evicted: the eviction is why signals ended it.
+def tells_why(status: JobStatus, sent_signals: Collection[int]) -> bool:
+    """True for a platform's status with a reason that a supervisor cannot know.
 
     Args:
-        reported: status from its supervisor.
-        platform: last status from the platform, if any.
+        status: status from the platform.
+        sent_signals: signals that this program sent to the job. Where it was to end, a cancellation
+            is our own request.
+    """
+    kind = None if status.reason is None else status.reason.kind
+    if kind is ReasonKind.CANCELLED:
+        return _ENDING.isdisjoint(sent_signals)
+    return kind in OF_PLATFORMS
+
+
+def unexplained(reported: JobStatus, *, sent_signals: Collection[int]) -> set[int]:
+    """Indexes of the processes that ended by a SIGTERM or SIGKILL that this program did not send."""
+    return {one.index for one in reported.processes if _strange_signal(one, sent_signals)}
+
+
+def explain(
+    reported: JobStatus, why: JobStatus | None, *, sent_signals: Collection[int] = ()
+) -> JobStatus:
+    """Status from a supervisor, with the platform's reason for processes that signals ended.
+
+    Args:
+        reported: status from the supervisor.
+        why: status from the platform that :func:`tells_why`, if there was any.
         sent_signals: signals that this program sent to the job.
     """
-    why = None if platform is None else platform.reason
-    if platform is None or why is None or why.counts_as_attempt:
+    if why is None or not tells_why(why, sent_signals):
         return reported
-    taken = {signal.SIGTERM, signal.SIGKILL} - set(sent_signals)
 
     def seen(one: ProcessStatus) -> ProcessStatus:
-        reason = one.reason
-        by_signal = reason is not None and reason.kind is ReasonKind.SIGNAL
-        if not (by_signal and reason is not None and reason.number in taken):
+        signum = _strange_signal(one, sent_signals)
+        is_oom = why.reason is not None and why.reason.kind is ReasonKind.OOM
+        if not signum or (is_oom and signum != signal.SIGKILL):
             return one
-        return values.evolve(one, reason=why, message=platform.message or one.message)
+        words = f"killed by {signal_name(signum)}: {_why(why)}"
+        return values.evolve(one, reason=why.reason, message=words)
 
     processes = tuple(seen(one) for one in reported.processes)
     if processes == reported.processes:
         return reported
-    message = platform.message or reported.message
-    return values.evolve(reported, reason=why, message=message, processes=processes)
+    changed = values.evolve(reported, processes=processes)
+    if not reported.state.is_terminal:
+        return changed
+    first = next(one for one, before in zip(processes, reported.processes, strict=True) if one != before)  # fmt: skip
+    return values.evolve(changed, reason=why.reason, message=first.message)
+
+
+def with_reason(platform: JobStatus, why: JobStatus | None) -> JobStatus:
+    """A platform's final status, with the reason that it gave before where this one has none.
+
+    Args:
+        platform: the final status.
+        why: the last status that :func:`tells_why`, if there was any.
+    """
+    known = platform.reason is not None and platform.reason.kind not in _UNTOLD
+    if why is None or known or platform.exit_code == 0:
+        return platform
+    return values.evolve(platform, reason=why.reason, message=why.message or platform.message)
+
+
+def process_of(status: JobStatus, index: int) -> ProcessStatus:
+    """The status of one process of a job, from the job's own where it has none."""
+    for process in status.processes:
+        if process.index == index and (process.state.is_terminal or not status.state.is_terminal):
+            return process
+    # the backend reports the job alone
+    return ProcessStatus(
+        index=index,
+        state=status.state,
+        reason=status.reason,
+        exit_code=status.exit_code,
+        message=status.message,
+    )
+
+
+def _strange_signal(one: ProcessStatus, sent_signals: Collection[int]) -> int:
+    """The signal that ended a process and that this program did not send; 0 for none."""
+    reason = one.reason
+    if reason is None or reason.kind is not ReasonKind.SIGNAL or not one.state.is_terminal:
+        return 0
+    number = reason.number or 0
+    return number if number in _ENDING and number not in sent_signals else 0
+
+
+def _why(status: JobStatus) -> str:
+    return f"{status.reason}: {status.message}" if status.message else str(status.reason)
 
 
 def merge_ended(
@@ -106,6 +196,9 @@ def merge_ended(
         if reason is None or reason.kind in (ReasonKind.EXIT, ReasonKind.UNKNOWN):
             reason = Reason(ReasonKind.SIGNAL, -code)
     ends = [n for n in (signal.SIGKILL, signal.SIGTERM) if n in sent_signals]
+    if ends and reason is not None and reason.kind is ReasonKind.CANCELLED:
+        # it was our own request that the platform carried out
+        reason = Reason(ReasonKind.SIGNAL, ends[0] if code is None or code >= 0 else -code)
     if code is None and ends:
         # the platform took it away before it ran
         code = -int(ends[0])

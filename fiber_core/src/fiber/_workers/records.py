@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fiber._agent.instructions import DESCRIPTORS_LOST
 from fiber._base import values
-from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
+from fiber.model import JobState, ProcessStatus, Reason, ReasonKind
 from fiber.model.job import Attempt
 
 if TYPE_CHECKING:
@@ -124,21 +124,6 @@ class WorkerIndex:
 def ident_of(child: Child, index: int) -> str:
     """Identity of a worker by its index within its job."""
     return child.ident if child.processes == 1 else f"{child.ident}.{index}"
-
-
-def process_of(status: JobStatus, index: int) -> ProcessStatus:
-    """The status of one process of a job, from the job's own where it has none."""
-    for process in status.processes:
-        if process.index == index and (process.state.is_terminal or not status.state.is_terminal):
-            return process
-    # the backend reports the job alone
-    return ProcessStatus(
-        index=index,
-        state=status.state,
-        reason=status.reason,
-        exit_code=status.exit_code,
-        message=status.message,
-    )
 
 
 def is_stopped(process: ProcessStatus) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from fiber._base import values
+from fiber._launch.status_merge import process_of
 from fiber._workers.records import (
     WorkerIndex,
     WorkerRecord,
@@ -17,7 +18,6 @@ from fiber._workers.records import (
     ident_of,
     is_final,
     is_stopped,
-    process_of,
 )
 from fiber.backend_parts.outage import Outage
 from fiber.exceptions import BackendUnavailableError, StartError

@@ -109,6 +109,8 @@ class Timing(Durations):
     #: for a last report to arrive while there is a connection, and after the platform reported the end
     report: float = 3.0
     report_after_end: float = 0.5
+    #: for the platform to say why, after a report of an end by a signal that nobody in the run sent
+    platform_reason: float = 3.0
     #: for a parent out of reach before processes get SIGTERM without it
     parent_answer: float = 1.0
     #: without a byte taken, after which a terminal or peer is left behind at the end

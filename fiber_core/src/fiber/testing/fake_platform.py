@@ -303,9 +303,18 @@ class FakePlatform:
         """Report the real status of an obscured job again."""
         self._find(job).obscure(False)
 
-    def lose(self, job: Job, reason: Reason, message: str = "") -> None:
-        """Kill a job's processes, as a platform does, and report this reason."""
-        self._find(job).end_with_reason(reason, message)
+    def lose(
+        self, job: Job, reason: Reason, message: str = "", *, grace: float | None = None
+    ) -> None:
+        """End a job's processes, as a platform does, and report this reason.
+
+        Args:
+            job: the job.
+            reason: of its end.
+            message: the platform's words.
+            grace: seconds from SIGTERM to SIGKILL; None for SIGKILL at once.
+        """
+        self._find(job).end_with_reason(reason, message, grace)
 
     def cut_events(self) -> None:
         """Break every stream of events that is open now, as a network does."""
@@ -590,11 +599,14 @@ class FakeJob:
             self.kill()
         self._processes[index].signal(number)
 
-    def end_with_reason(self, reason: Reason, message: str) -> None:
-        """Kill the job, and report this reason."""
+    def end_with_reason(self, reason: Reason, message: str, grace: float | None) -> None:
+        """Kill the job, or terminate it with a grace, and report this reason."""
         with self._lock:
             self._lost_reason = reason, message
-            self.kill()
+            if grace is None:
+                self.kill()
+            else:
+                self.terminate(grace)
 
     def obscure(self, obscured: bool) -> None:
         """Report UNKNOWN, or the real status again."""

@@ -15,7 +15,7 @@ from children import start
 from fiber._base import values
 from fiber._runtime import runtime
 from fiber.exceptions import StartError
-from fiber.model import JobState, ReasonKind
+from fiber.model import JobState, Reason, ReasonKind
 from fiber.testing import fake_remote
 from pool_tasks import tell_and_wait
 from remote_world import supervisor_of
@@ -100,6 +100,19 @@ class TestProcesses:
         status = child_of(process).status
         assert status.reason.kind is ReasonKind.SIGNAL
         assert status.message.endswith("as asked")
+
+    def test_an_end_by_the_platform_is_told_with_its_reason_and_words(self, caplog):
+        process = start(wait_for_ever)
+        assert supervisor_of(process.pid)
+        assert process.exitstatus is None
+        platform = runtime.current().backend.platform
+        platform.lose(child_of(process).job, Reason(ReasonKind.PREEMPTED), "by job 7", grace=60)
+        process.join(60)
+        assert process.exitcode == -signal.SIGTERM
+        end = process.exitstatus
+        assert (end.reason, end.exit_code) == (Reason(ReasonKind.PREEMPTED), -signal.SIGTERM)
+        assert end.message == "killed by SIGTERM: PREEMPTED: by job 7"
+        assert f"fiber: {process.name} was ended: {end.message}" in caplog.messages
 
     def test_an_interrupt_of_the_program_is_passed_on_once_unless_it_comes_again(self):
         queue = fiber.Queue()

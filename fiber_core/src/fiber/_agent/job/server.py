@@ -380,7 +380,7 @@ class JobServer:
                     if signum == signal.SIGTERM:
                         self._on_sigterm()
                     elif signum != signal.SIGCHLD:
-                        self._signal(None, signum)
+                        self._signal(None, signum, is_asked=False)
             self._runner.reap()
 
         self._loop.on_readable(reader, on_signal)
@@ -395,7 +395,7 @@ class JobServer:
     def _on_sigterm(self) -> None:
         """The platform takes the job's place away."""
         if self._drain.request(self._loop.now(), parent_connected=self._connected):
-            self._signal(None, signal.SIGTERM)
+            self._signal(None, signal.SIGTERM, is_asked=False)
         else:
             if self._status is not None:
                 self._send_status(self._status.status)
@@ -404,14 +404,16 @@ class JobServer:
     def _await_drain(self) -> None:
         now = self._loop.now()
         if self._drain.is_due(now):
-            self._signal(None, signal.SIGTERM)
+            self._signal(None, signal.SIGTERM, is_asked=False)
         elif self._drain.due is not None:
             self._loop.call_later(self._drain.due - now, self._await_drain)
 
-    def _signal(self, index: int | None, signum: int, *, group: bool = False) -> None:
+    def _signal(
+        self, index: int | None, signum: int, *, group: bool = False, is_asked: bool = True
+    ) -> None:
         entry = self._table.get(self._ident)
         if entry is not None:
-            self._runner.signal(entry, index, signum, group=group)
+            self._runner.signal(entry, index, signum, group=group, is_asked=is_asked)
 
     # -- the parent -----------------------------------------------------------------------------
 

@@ -407,11 +407,27 @@ class JobRunner:
 
     # -- ending -----------------------------------------------------------------------------
 
-    def signal(self, entry: JobEntry, index: int | None, signum: int, *, group: bool) -> None:
+    def signal(
+        self,
+        entry: JobEntry,
+        index: int | None,
+        signum: int,
+        *,
+        group: bool,
+        is_asked: bool = True,
+    ) -> None:
         """Signal one process of a job or all of them, alone or with their groups.
 
         A job that waits for its devices has no process that a signal would reach. Where SIGTERM or
         SIGKILL is for all of it, it ends at once and never starts.
+
+        Args:
+            entry: the job.
+            index: of the process; None for all.
+            signum: the signal.
+            group: True for the processes' groups.
+            is_asked: False for a signal that this process was sent itself, by whoever: an end by it is
+                not told as one that was asked for.
         """
         is_for_all = index is None or len(entry.processes) == 1
         if entry.waiting and is_for_all and signum in _ENDING:
@@ -421,7 +437,8 @@ class JobRunner:
             if process.pid is None or process.state.is_terminal:
                 continue
             if index is None or index == process.index:
-                entry.sent_signals.add(signum)
+                if is_asked:
+                    entry.sent_signals.add(signum)
                 if not group:
                     signal_process(process.pid, signum)
                 elif signum == signal.SIGKILL:
