@@ -61,6 +61,13 @@ def _hide(_: Any, what: str, name: str, __: Any, ___: Any, lines: list[str]) -> 
         lines.clear()
 
 
+def _without_fields(_: Any, what: str, __: str, ___: Any, ____: Any, lines: list[str]) -> None:
+    # help() shows the fields of a class of values in its docstring; here each has an entry of its own
+    for title in ("Fields:", "Members:"):
+        if what == "class" and title in lines:
+            del lines[lines.index(title) :]
+
+
 def _show(_: Any, __: str, name: str, ___: Any, ____: Any, lines: list[str]) -> None:
     lines.extend(_attributes.pop(name, []))
 
@@ -68,4 +75,5 @@ def _show(_: Any, __: str, name: str, ___: Any, ____: Any, lines: list[str]) -> 
 def setup(app: Any) -> None:
     """Keep napoleon away from the docstrings of attributes."""
     app.connect("autodoc-process-docstring", _hide, priority=100)
+    app.connect("autodoc-process-docstring", _without_fields, priority=100)
     app.connect("autodoc-process-docstring", _show, priority=900)

@@ -2,11 +2,13 @@
 
 import re
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
 
 import backends_page
+import contract_page
 import layout
 from fiber._plugins.manager import load_plugins
 
@@ -27,6 +29,28 @@ def test_the_page_on_backends_is_made_of_the_results():
     assert backends_page.missing_words() == set()
     kit = "".join(path.read_text("utf-8") for path in layout.CORE.rglob("testing/**/*.py"))
     assert [what for part in backends_page.PARTS.values() for what in part if what not in kit] == []
+
+
+@pytest.mark.skipif(
+    sys.version_info[:2] != (3, 11), reason="the page has the signatures as Python 3.11 shows them"
+)
+def test_the_contract_in_tables_is_made_of_the_sources():
+    assert contract_page.PAGE.read_text(encoding="utf-8") == contract_page.page(), (
+        "write it anew: python docs/generators/contract_page.py > docs/reference/contract.md"
+    )
+
+
+def test_a_field_of_the_contract_says_what_it_means():
+    silent = [
+        f"{name}.{field}"
+        for name in contract_page.fiber.model.__all__
+        for field, _, _, meaning in contract_page.fields_of(
+            getattr(contract_page.fiber.model, name)
+        )
+        if not meaning
+    ]
+
+    assert silent == []
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=[subject.name for subject in SUBJECTS])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib.metadata
+import inspect
 import logging
 import pickle
+import pydoc
 import queue
 import sys
 import threading
@@ -213,6 +215,8 @@ def test_a_wait_for_what_takes_too_long_ends(executor, callbacks):
 class Point:
     """A value with a default, a converter and a check."""
 
+    #: how far to the right,
+    #: in metres
     x: int = values.field(validator=values.ge(0))
     y: int = values.field(default=0, converter=int)
     names: list[str] = values.field(factory=list, hash=False)
@@ -302,6 +306,43 @@ class TestBeing:
     def test_it_is_copied_and_pickled(self, value):
         assert copy.deepcopy(value) == value
         assert pickle.loads(pickle.dumps(value)) == value
+
+
+class Started(Point):
+    """A value that is made in a way of its own."""
+
+    def __init__(self, where):
+        super().__init__(where, where)
+
+
+class TestWhatHelpShows:
+    def test_fields_with_types_defaults_and_meanings(self):
+        arguments = "x: int, y: int = 0, names: list[str] = list())"
+        assert str(inspect.signature(Point)) == f"({arguments}"
+        assert str(inspect.signature(Point.__init__)) == f"(self, {arguments}"
+        shown = pydoc.plain(pydoc.render_doc(Point))
+        assert "x: int\n |          how far to the right, in metres" in shown
+        assert Point(1, 2).y == 2
+
+    def test_fields_of_bases_and_names_that_have_to_be_given(self):
+        assert "count: int = 0\n    label: str = ''" in inspect.getdoc(Longer)
+        assert str(inspect.signature(Secret)) == "(*, user: str, word: str)"
+
+    def test_a_class_with_a_constructor_of_its_own_has_its_signature(self):
+        assert str(inspect.signature(Started)) == "(where)"
+        assert not hasattr(Point(1), "__signature__")
+
+    def test_members_of_an_enumeration_with_their_meanings(self):
+        assert "UNKNOWN = 'unknown'\n        the platform was asked" in inspect.getdoc(JobState)
+
+    def test_a_class_without_its_source_still_shows_types(self, monkeypatch):
+        monkeypatch.setattr(inspect, "getsource", lambda _: (_ for _ in ()).throw(OSError))
+
+        assert "Fields:\n    user: str\n    word: str" in inspect.getdoc(
+            values.frozen(kw_only=True)(
+                type("Bare", (), {"__annotations__": Secret.__annotations__})
+            )
+        )
 
 
 class TestWhatAttrsKnows:

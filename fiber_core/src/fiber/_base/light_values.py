@@ -14,10 +14,13 @@ attrs.
 
 from __future__ import annotations
 
+import functools
 import operator
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from fiber._base.field_docs import Documentation, Signature
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
@@ -65,11 +68,14 @@ class Field:
         "metadata",
         "name",
         "repr",
+        "type",
         "validator",
     )
 
     def __init__(self, default: Any = NOTHING, factory: Callable[[], Any] | None = None) -> None:
         self.name = ""
+        #: the annotation as it is written
+        self.type = ""
         self.default = default
         self.factory = factory
         self.converter: Callable[[Any], Any] | None = None
@@ -215,6 +221,7 @@ def _build(cls: type, *, kw_only: bool, eq: bool, is_frozen: bool) -> type:
         given = space.pop(name, NOTHING)
         made = given if isinstance(given, Field) else Field(given)
         made.name = name
+        made.type = annotation
         made.kw_only = made.kw_only or kw_only
         own.append(made)
     every = (*inherited, *own)
@@ -223,6 +230,7 @@ def _build(cls: type, *, kw_only: bool, eq: bool, is_frozen: bool) -> type:
     space["_fields_"] = every
     space["__match_args__"] = tuple(each.name for each in every if not each.kw_only)
     space["__attrs_attrs__"] = _Attributes()
+    space["__doc__"] = Documentation(space.get("__doc__"), "Fields")
     for name, method in _METHODS.items():
         space.setdefault(name, method)
     if eq:
@@ -238,6 +246,7 @@ def _build(cls: type, *, kw_only: bool, eq: bool, is_frozen: bool) -> type:
     made_class = type(cls)(cls.__name__, cls.__bases__, space)
     if "__init__" not in space:
         made_class.__init__ = _first_init(made_class, is_frozen)  # type: ignore[misc]
+        made_class.__signature__ = Signature(functools.partial(_make_init, made_class, is_frozen))  # type: ignore[attr-defined]
     return made_class
 
 

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fiber._base import values
+from fiber._base.field_docs import DocumentedEnum
 from fiber.model.resource import ResourceRequest
 
 
-class JobState(enum.Enum):
+class JobState(enum.Enum, metaclass=DocumentedEnum):
     """State of a job or one of its processes; states only move forward, save SUSPENDED."""
 
     #: accepted by the platform, not running yet; see ``is_starting`` of a job's status
@@ -34,7 +35,7 @@ class JobState(enum.Enum):
         return self in (JobState.SUCCEEDED, JobState.FAILED)
 
 
-class ReasonKind(enum.Enum):
+class ReasonKind(enum.Enum, metaclass=DocumentedEnum):
     """Kind of reason for a job's or process's state."""
 
     #: it called exit, ``number`` is the code
@@ -302,7 +303,7 @@ class Capacity:
     devices: Mapping[str, int] = values.field(factory=dict)
 
 
-class ReachKind(enum.Enum):
+class ReachKind(enum.Enum, metaclass=DocumentedEnum):
     """Kind of connection between a job and its parent."""
 
     #: the job dials its parent's listener
