@@ -53,6 +53,18 @@ def test_a_field_of_the_contract_says_what_it_means():
     assert silent == []
 
 
+def test_every_guide_and_tutorial_is_in_the_index_by_its_name():
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^((?:guides|tutorials)/[\w-]+)$", index, re.MULTILINE))
+    there = {
+        f"{folder}/{path.stem}"
+        for folder in ("guides", "tutorials")
+        for path in (ROOT / "docs" / folder).glob("*.md")
+    }
+
+    assert listed == there, "name it in the group of docs/index.md where a reader looks for it"
+
+
 @pytest.mark.parametrize("subject", SUBJECTS, ids=[subject.name for subject in SUBJECTS])
 def test_the_kit_passed_and_what_is_declared_is_what_was_tested(subject):
     assert [test["name"] for test in subject.tests if test["outcome"] == "failed"] == []
