@@ -89,6 +89,14 @@ def host(program, tmp_path, monkeypatch):
     return host
 
 
+def test_a_folder_that_was_removed_while_its_job_ran_is_said(host):
+    host.store = ContentStore(host.folder / "gone", host.ask)
+    answer = host.store.query("module", name="near_app")
+
+    with pytest.raises(ImportError, match=r"gone, was removed while it ran.*set TMPDIR"):
+        host.store.content(answer["digest"])
+
+
 class TestOffer:
     def test_what_lies_below_the_working_directory_is_offered_without_being_imported(self, program):
         names = CodeServer().names()

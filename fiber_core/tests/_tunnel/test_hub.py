@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import random
+import re
 import socket
 import sys
 import threading
@@ -308,6 +309,25 @@ def greet(stream, key, words, *, job="one"):
         while not heard.endswith(b"\n") and (data := lines.read1(1000)):
             heard += b"".join(side.records.feed(data))
         return heard.decode().strip()
+
+
+def test_what_came_in_place_of_the_parents_streams_is_told(landing, where):
+    def told(what):
+        place = re.escape(f"{where[0]}:{where[1]}")
+        none = rf"no stream was opened into this job at {place} within \d+ s"
+        return re.fullmatch(none + re.escape(what), landing.missing())
+
+    asked = "DIAL 0 0 127.0.0.1:1"
+    assert told("")
+    with socket.create_connection(where, timeout=30) as silent:
+        silent.recv(100)
+        assert told(" (1 came and said nothing)")
+        with socket.create_connection(where, timeout=30) as other:
+            greet(other, b"x" * 32, asked)
+        assert told(" (2 came, none of which proved that it is the parent's)")
+    with socket.create_connection(where, timeout=30) as stream:
+        greet(stream, KEY, asked)
+    assert landing.missing() == ""
 
 
 @pytest.fixture

@@ -378,7 +378,9 @@ def test_a_run_that_cannot_be_collected_is_kept_and_the_others_are_not(fiber):
     done = fiber("gc")
 
     assert done.exit_code == 1
-    assert "run 00000001 is kept: unknown backend 'elsewhere'" in done.stderr
+    told = "run 00000001 is kept: unknown backend 'elsewhere' (of this run, which process"
+    assert told in done.stderr
+    assert "--backend" not in done.stderr
     assert done.stdout.startswith("Removed run: 00000002")
     assert (foreign.exists(), ours.exists()) == (True, False)
 

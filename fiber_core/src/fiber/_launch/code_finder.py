@@ -76,7 +76,15 @@ class ContentStore:
         return str(path)
 
     def _keep(self, path: Path, content: bytes) -> None:
-        self._folder.mkdir(mode=0o700, exist_ok=True)
+        try:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+        except FileNotFoundError as error:
+            msg = (
+                f"the folder of this job, {self._folder.parent}, was removed while it ran, by a "
+                f"cleaner of that host's temporary folder, say, or from a container that shares "
+                f"it; set TMPDIR for jobs to a folder that is theirs"
+            )
+            raise ImportError(msg) from error
         # whole or not at all: other processes of the job look here
         descriptor, name = tempfile.mkstemp(dir=self._folder)
         with os.fdopen(descriptor, "wb") as stream:

@@ -91,6 +91,9 @@ class Landing:
         # those that began here, and where they go
         self._departing: dict[str, Route] = {}
         self._queue: deque[Crossing] = deque()
+        # how many streams came, said something, and proved that they are the hub's
+        self._came = self._spoke = self._proved = 0
+        self._began = time.monotonic()
         # connections of processes that asked something, and where these listen
         self._served: dict[Lines, set[str]] = {}
         self._beat = 0.0
@@ -107,6 +110,16 @@ class Landing:
         if route.job == self._ident:
             return route.direct
         return self._ports.way(route)
+
+    def missing(self) -> str:
+        """Why no process of the job reaches the parent; "" where a stream of the hub has come."""
+        if self._proved:
+            return ""
+        since = time.monotonic() - self._began
+        msg = f"no stream was opened into this job at {self._where} within {since:.0f} s"
+        if self._spoke:
+            return f"{msg} ({self._came} came, none of which proved that it is the parent's)"
+        return f"{msg} ({self._came} came and said nothing)" if self._came else msg
 
     def abandon(self) -> None:
         """In a forked child: close the descriptors."""
@@ -125,6 +138,7 @@ class Landing:
             self._desk.bind(path)
         self._desk.listen(64)
         self._desk.setblocking(False)
+        self._began = time.monotonic()
         self._reactor = reactor = Reactor("fiber-landing")
         self._ports.serve(reactor)
         reactor.call_soon(self._begin)
@@ -199,6 +213,7 @@ class Landing:
         assert self._reactor is not None
         with contextlib.suppress(BlockingIOError, ConnectionError):
             sock, _ = self._listener.accept()
+            self._came += 1
             sock.setblocking(False)
             unproven = [stream for stream in self._streams if not stream.is_proven]
             if len(unproven) >= _UNPROVEN:
@@ -217,7 +232,9 @@ class Landing:
     def _line(self, stream: _Stream, line: str) -> None:
         try:
             if not stream.is_proven:
+                self._spoke += 1
                 stream.lines.say(stream.side.receive(line))
+                self._proved += 1
                 records = stream.side.records
                 assert records is not None
                 stream.lines.protect(records)

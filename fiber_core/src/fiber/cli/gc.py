@@ -87,7 +87,9 @@ def _collect(
         )
         return ""
     settings = dict(description.get("settings") or {})
-    with Session.load(backend, plugins=plugins, settings=settings).open_backend() as loaded:
+    origin = f"of this run, which process {description.get('pid')} began"
+    session = Session.load(backend, plugins=plugins, settings=settings, origin=origin)
+    with session.open_backend() as loaded:
         if description.get("detached"):
             jobs = list_jobs(loaded, folder.name)
             if not all(item.status.state.is_terminal for item in jobs):

@@ -52,15 +52,17 @@ class Session:
         *,
         plugins: Plugins | None = None,
         settings: Mapping[str, str] | None = None,
+        origin: str = "option --backend",
     ) -> Session:
         """Read the settings and choose the backend.
 
         Args:
-            backend: value of ``--backend``.
+            backend: value of ``--backend``, or what ``origin`` says.
             options: settings from other options of the command; None is not set.
             plugins: the plugins, loaded if omitted.
             settings: the backend's settings that a run was begun with; by default from the
                 command's options.
+            origin: where the backend was named, for the message about one that is not there.
 
         Raises:
             ConfigError: a setting is wrong.
@@ -73,7 +75,7 @@ class Session:
             core = load_config(given, backends=installed)
             info = choose_backend(plugins, core, os.environ)
         else:
-            info = plugins.find_backend(backend, origin="option --backend")
+            info = plugins.find_backend(backend, origin=origin)
             given["backend"] = info.name
         flags = {key: f"--{key}" for key in given}
         if settings is None:

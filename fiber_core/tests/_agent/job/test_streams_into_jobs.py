@@ -10,6 +10,8 @@ import fiber
 from children import start
 from cuttable import StreamCutter
 from fiber._runtime import runtime
+from fiber.exceptions import StartError
+from fiber.testing.fake_remote import RemotePlatform
 from pool_tasks import nap_and_tell
 from waiting import until
 
@@ -97,3 +99,17 @@ class TestStreamsThatBreak:
             there.put(None)
         process.join(60)
         assert process.exitcode == 0
+
+
+def test_a_job_into_which_no_stream_is_opened_says_so(monkeypatch, remote_host):
+    def refuse(*_):
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(RemotePlatform, "open_stream", refuse)
+    remote_host.use(far_streams=True, lease=1, time_scale=0.1)
+
+    process = fiber.Process(target=print)
+    told = r"no stream was opened into this job at 127\.0\.0\.1:\d+ within"
+    process.start()
+    with pytest.raises(StartError, match=told):
+        process.join(60)

@@ -487,6 +487,11 @@ class JobServer:
 
     def _check_first_connection(self) -> None:
         if not self._was_connected and not self._finished:
+            why = "" if self._landing is None else self._landing.missing()
+            if why:
+                # addresses of this side of the tunnel would send people to look for a port
+                self._refused(f"cannot reach the parent: {why}")
+                return
             urls = ", ".join(self._config.instructions.urls)
             self._refused(f"cannot reach the parent at {urls}: {self._why_lost}")
 
