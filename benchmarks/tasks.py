@@ -78,6 +78,12 @@ def echo(end: Any) -> None:
         end.send(item)
 
 
+def pass_on(given: Any, returned: Any) -> None:
+    """The same from a queue to another one."""
+    while (item := given.get()) is not None:
+        returned.put(item)
+
+
 def echo_bare(url: str, credentials: Any) -> None:
     """The same over a socket of pynng."""
     import pynng

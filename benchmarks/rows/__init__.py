@@ -14,6 +14,7 @@ NAMES = (
     "apply",
     "flood",
     "payload",
+    "bandwidth",
     "tls",
     "closure",
     "broadcast",

@@ -11,7 +11,7 @@ from benchmarks import rows
 from commands import ran
 
 ROOT = Path(__file__).parents[2]
-MODULES = {"broadcast": "numpy", "closure": "numpy"}
+MODULES = {"bandwidth": "numpy", "broadcast": "numpy", "closure": "numpy"}
 
 
 @pytest.mark.parametrize("name", rows.NAMES)

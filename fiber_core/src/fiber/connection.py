@@ -303,7 +303,7 @@ def Pipe(duplex: bool = True) -> tuple[Connection, Connection]:  # noqa: N802 - 
     kernel, and lasts as long as its ends are held; else it lives in this process.
     """
     process = store.current()
-    if pipe.is_possible(process):
+    if process.has_descriptors:
         first, second = pipe.pair(process, duplex=duplex)
         return _connection(first, 0), _connection(second, 0)
     return _owned_pipe(process, duplex=duplex)

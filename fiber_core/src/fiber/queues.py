@@ -6,9 +6,12 @@ import queue
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
+from fiber._base.entry_points import load_object
 from fiber._objects import store
 from fiber._objects.address import Kind
 from fiber._objects.handle import ChannelObject, Handle, TaskQueueObject, decode, encode
+from fiber._objects.pipe import memories
+from fiber._objects.queue.messages import Item
 from fiber._objects.queue.tasks import TaskChannel
 from fiber._objects.references import ANY
 from fiber._wire import fork
@@ -142,9 +145,7 @@ class Queue(_QueueHandle[T]):
             self._refuse()
         if timeout is not None and timeout <= 0:
             block = False
-        self._writer.put(
-            encode(obj, self._uses, auth_domain=self._receiving_domain()), block, timeout
-        )
+        self._writer.put(self._item(obj), block, timeout)
 
     def get(self, block: bool = True, timeout: float | None = None) -> T:
         """Take the next value; wait for it.
@@ -203,6 +204,20 @@ class Queue(_QueueHandle[T]):
     def cancel_join_thread(self) -> None:
         """Let this process end without waiting until all that was put here is in the queue."""
         self._writer.abandon()
+
+    def _item(self, value: T) -> Item:
+        """The pickle of a value, in memory where it is large and all who may get it are on this host."""
+        auth_domain = self._receiving_domain()
+        if (
+            # a task may be given to another reader after one has used its memory
+            self._uses == 1
+            and auth_domain is None
+            and memories.is_larger(value, memories.LARGE)
+            and self._object.takes_memory()
+        ):
+            item: Item = load_object("fiber._objects.queue.lanes:encoded")(value)
+            return item
+        return encode(value, self._uses, auth_domain=auth_domain)
 
     def _refuse(self) -> None:
         fork.check()

@@ -49,10 +49,12 @@ class Kind(enum.IntEnum):
     READING_SOCKET = 16
     #: one that writes
     WRITING_SOCKET = 17
+    #: both ends of a pipe between processes of one host: what all write and all read
+    SOCKET_QUEUE = 18
 
 
-#: kinds of ends of pipes that are sockets
-SOCKETS = frozenset({Kind.SOCKET, Kind.READING_SOCKET, Kind.WRITING_SOCKET})
+#: kinds that are sockets: ends of pipes, and queues of both ends
+SOCKETS = frozenset({Kind.SOCKET, Kind.READING_SOCKET, Kind.WRITING_SOCKET, Kind.SOCKET_QUEUE})
 
 # names in messages to users, where the kind's own is unclear
 _USER_NAMES = {
@@ -101,7 +103,7 @@ class Shape:
 
 def shape_of(kind: Kind, maxsize: int = 0) -> Shape:
     """Shape of an object of a kind."""
-    if kind in (Kind.QUEUE, Kind.TASKS):
+    if kind in (Kind.QUEUE, Kind.TASKS, Kind.SOCKET_QUEUE):
         return Shape(
             name="queue", ends=1, directions=(Direction(writers=0, readers=0, maxsize=maxsize),)
         )

@@ -105,6 +105,9 @@ class ChannelObject(SharedObject, Protocol):
     def size(self, direction: int) -> int:
         """Items in a direction."""
 
+    def takes_memory(self) -> bool:
+        """True where items in memory may be put."""
+
 
 class TaskQueueObject(ChannelObject, Protocol):
     """A queue of tasks."""

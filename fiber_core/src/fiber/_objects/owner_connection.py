@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fiber._base.entry_points import load_object
 from fiber._base.serial_executor import SerialExecutor
 from fiber._objects import protocol
 from fiber._objects.protocol import Op
@@ -15,6 +16,7 @@ from fiber._wire.frames import Buffer, Message
 from fiber.exceptions import PeerLostError, TransportError
 
 if TYPE_CHECKING:
+    from fiber._objects.queue.lanes import Lane
     from fiber._objects.store import Store
     from fiber._wire.client import Client, PendingCall
 
@@ -54,6 +56,10 @@ class Owner:
         self._failed = False
         self._cause: BaseException | None = None
         self._page: ProgressPage | None = None
+        # guards the lane, and is held while it is made
+        self._meeting = threading.Lock()
+        self._lane: Lane | None = None
+        self._has_met = False
         # runs actions in order that must not delay user threads or the handler thread
         self._executor = SerialExecutor(f"fiber-owner-{ident}", expected=PeerLostError)
 
@@ -168,6 +174,29 @@ class Owner:
         page = self._page
         return (b"", b"") if page is None else (page.tag, page.name.encode())
 
+    # -- descriptors of items in memory
+
+    @property
+    def lane(self) -> Lane | None:
+        """The lane to it, if there is one so far."""
+        return self._lane
+
+    def meet(self, target: int) -> Lane | None:
+        """The lane to it, which is made by its queue with some target; None where there cannot be one.
+
+        Not on the handler thread.
+
+        Raises:
+            PeerLostError: it is lost.
+        """
+        with self._meeting:
+            if not self._has_met:
+                if self._store.has_descriptors and self.is_same_host:
+                    make = load_object("fiber._objects.queue.lanes:meet")
+                    self._lane = make(self, target)
+                self._has_met = True
+            return self._lane
+
     # -- the end
 
     def drain(self) -> None:
@@ -179,6 +208,9 @@ class Owner:
         self._executor.end()
         if self._page is not None:
             self._page.close()
+        lane = self._lane
+        if lane is not None:
+            lane.close()
 
     def close(self) -> None:
         """End the executor and wait for it; idempotent."""

@@ -140,6 +140,16 @@ class Store:
         return all(url.startswith(SCHEME) for url in node.endpoint.urls)
 
     @property
+    def has_descriptors(self) -> bool:
+        """True where processes of the run send each other descriptors: all are on this host, which is Linux."""
+        return hasattr(os, "memfd_create") and self.is_one_host
+
+    def is_near(self, peer: Peer) -> bool:
+        """True for a process of this run and host, which may have descriptors of this one."""
+        host = None if peer.hello is None else peer.hello.host
+        return peer.auth_domain is None and host == self.host
+
+    @property
     def timing(self) -> Timing:
         """Durations of the run."""
         return self.node.timing

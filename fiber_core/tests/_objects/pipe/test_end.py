@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from fiber._objects import couriers
 from fiber._objects.pipe import end as pipe
 from fiber._objects.pipe.bridge import FarEnd
-from fiber._objects.pipe.packets import PacketSocket
 from fiber.exceptions import PeerLostError
 from waiting import PATIENCE, until
 
@@ -131,44 +131,39 @@ def test_one_that_is_dropped_before_it_was_used_is_let_go(owner, other, ends):
 def test_messages_of_strangers_are_not_taken_for_it(other, ends, monkeypatch):
     """Any user of the host may send to an abstract socket whose name it has seen."""
     here, there = ends
-    send, names = pipe._send, []
+    send, names = couriers.send, []
 
-    def send_after_a_stranger(way, name, token):
-        reader, writer = os.pipe()
-        stranger = PacketSocket.pair(print)
+    def send_after_a_stranger(sent, name, token):
         names.append(name)
-        send(stranger[0], name, b"x" * len(token))
-        for one in stranger:
-            one.close()
-        os.close(reader)
-        os.close(writer)
-        return send(way, name, token)
+        with open(os.devnull) as stranger:
+            send([stranger.fileno()], name, b"x" * len(token))
+        return send(sent, name, token)
 
-    monkeypatch.setattr(pipe, "_send", send_after_a_stranger)
+    monkeypatch.setattr(couriers, "send", send_after_a_stranger)
     loaded = other.store.hold(*pickled(there))
     put(loaded, b"ours")
     assert take(here) == b"ours"
     assert len(names) == 1
-    assert not send(there._way, bytes(16), bytes(16)), "nobody waits there"
+    assert not send([there.fileno()], bytes(16), bytes(16)), "nobody waits there"
 
 
 @pytest.mark.parametrize("lacking", ["descriptor", "bridge"])
 def test_one_that_cannot_be_handed_over_is_an_error_to_its_user(other, ends, monkeypatch, lacking):
-    def send(way, name, token):
+    def send(sent, name, token):
         if lacking == "bridge":
             return False
         # as where the receiver has no descriptor left
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as courier:
-            courier.sendto(token, pipe._abstract(name))
+            courier.sendto(token, couriers._abstract(name))
         return True
 
     def refuse(*_):
         raise OSError(errno.EMFILE, "too many")
 
-    monkeypatch.setattr(pipe, "_send", send)
+    monkeypatch.setattr(couriers, "send", send)
     monkeypatch.setattr(pipe.bridge, "lay", refuse)
     loaded = other.store.hold(*pickled(ends[1]))
-    with pytest.raises(OSError, match="no descriptor left|no longer exists"):
+    with pytest.raises(OSError, match="no descriptor is left|no longer exists"):
         put(loaded, b"never")
 
 

@@ -17,7 +17,7 @@ from fiber._objects.address import Kind
 from fiber._objects.handle import Handle, decode, encode
 from fiber._objects.managed import calls
 from fiber._objects.managed.calls import Answer, Outcome
-from fiber._objects.pipe.end import End, is_possible
+from fiber._objects.pipe.end import End
 from fiber._objects.pipe.packets import Packet, PacketSocket
 from fiber._objects.queue.messages import Item, ItemWithReferences
 from fiber._wire.frames import Buffer
@@ -100,7 +100,7 @@ def opened(store: Store, remote: RemoteReferent, caller: int) -> Channel | None:
     Raises:
         PeerLostError: that process, or the object, is gone.
     """
-    if remote.auth_domain is not None or not remote.is_same_host or not is_possible(store):
+    if remote.auth_domain is not None or not remote.is_same_host or not store.has_descriptors:
         return None
     near, far = PacketSocket.pair(store.await_receipt)
     channel = Channel(near)

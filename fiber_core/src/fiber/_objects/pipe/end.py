@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 import pickle
 import queue
-import secrets
-import socket
 import threading
 from typing import TYPE_CHECKING, Any, cast
 
-from fiber._objects import protocol
+from fiber._objects import couriers, protocol
 from fiber._objects.address import Address, Kind
 from fiber._objects.handle import encode, encode_into
 from fiber._objects.owned_object import OwnedObject
 from fiber._objects.owner_connection import Owner, without_traceback
-from fiber._objects.pipe import bridge
+from fiber._objects.pipe import bridge, memories
 from fiber._objects.pipe.bridge import FarEnd
-from fiber._objects.pipe.packets import CLOSE_ON_EXEC, INLINE, Packet, PacketSocket
+from fiber._objects.pipe.packets import INLINE, Packet, PacketLoop, PacketSocket
 from fiber._objects.protocol import Op
 from fiber._objects.queue.messages import Item, ItemWithReferences
-from fiber._wire import descriptors, fork
 from fiber._wire.endpoint import Peer
 from fiber._wire.frames import Kind as Frame
 from fiber._wire.frames import Message
@@ -34,16 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fiber")
 
-_BYTES = frozenset({bytes, bytearray})
-_CONTAINERS = frozenset({tuple, list, dict})
-#: most parts of a container that are looked at
-_FEW = 16
-
-
-def is_possible(process: Store) -> bool:
-    """True where a run's pipes can be sockets: its processes are on this host, which is Linux."""
-    return hasattr(os, "memfd_create") and process.is_one_host
-
 
 def pair(process: Store, *, duplex: bool) -> tuple[End, End]:
     """The two ends of a new pipe; where it is not ``duplex`` the first reads and the second writes."""
@@ -52,12 +37,17 @@ def pair(process: Store, *, duplex: bool) -> tuple[End, End]:
     return End(process, kinds[0], first), End(process, kinds[1], second)
 
 
+def loop(process: Store) -> End:
+    """Both ends of a new pipe as one object: a queue."""
+    return End(process, Kind.SOCKET_QUEUE, PacketLoop.new(process.await_receipt))
+
+
 class End(OwnedObject):
     """One end of a pipe in this process: shared object, reader and writer at once.
 
     Args:
         process: store of this process.
-        kind: of an end that reads, writes or does both.
+        kind: of an end that reads, writes or does both; or of both ends as one.
         way: its socket, or end of a bridge; None where it is fetched from another process.
         fetching: fetches it.
     """
@@ -87,6 +77,10 @@ class End(OwnedObject):
         """Raises NotImplementedError: the kernel does not count messages."""
         raise NotImplementedError
 
+    def takes_memory(self) -> bool:
+        """False: its items are no objects of a queue."""
+        return False
+
     def take(self, block: bool, timeout: float | None) -> Item:
         """The next item."""
         way = self._way or self._arrived()
@@ -111,7 +105,7 @@ class End(OwnedObject):
     def put_value(self, value: Any) -> None:
         """Pickle a value and put it; large ones are copied once less than by ``put(encode(value))``."""
         way = self._way or self._arrived()
-        if isinstance(way, PacketSocket) and _is_large(value):
+        if isinstance(way, PacketSocket) and memories.is_larger(value, INLINE):
             packet, references = encode_into(Packet, value)
             if references:
                 way.put(ItemWithReferences.of(references, packet.getvalue()))
@@ -179,7 +173,7 @@ class End(OwnedObject):
         if way is None:
             peer.send(Frame.ERROR, self.target, message.id)
             return
-        is_sent = isinstance(way, PacketSocket) and self._is_near(peer) and _send(way, name, token)
+        is_sent = self._is_sent(way, peer, name, token)
         answer = protocol.FETCHED.pack(is_sent)
         if not is_sent:
             try:
@@ -197,9 +191,12 @@ class End(OwnedObject):
         # it may be what the exit of this process waits for
         self._store.drained()
 
-    def _is_near(self, peer: Peer) -> bool:
-        host = None if peer.hello is None else peer.hello.host
-        return peer.auth_domain is None and host == self._store.host
+    def _is_sent(self, way: PacketSocket | FarEnd, peer: Peer, name: bytes, token: bytes) -> bool:
+        return (
+            isinstance(way, PacketSocket)
+            and self._store.is_near(peer)
+            and couriers.send(way.filenos(), name, token)
+        )
 
     # -- the fetching of one that was loaded
 
@@ -223,21 +220,23 @@ class Fetching:
         owner: connection to the process that has it.
         target: number of the end there.
         reference_id: of the pickle.
+        count: descriptors that it has.
     """
 
-    def __init__(self, process: Store, owner: Owner, target: int, reference_id: int) -> None:
+    def __init__(
+        self, process: Store, owner: Owner, target: int, reference_id: int, count: int
+    ) -> None:
         self._store = process
+        self._count = count
         self._owner = owner
         self._lock = threading.Lock()
         self._found: PacketSocket | FarEnd | None = None
         self._error: PeerLostError | None = None
-        self._token = secrets.token_bytes(16)
-        name = secrets.token_bytes(16)
-        self._inbox = descriptors.OwnedSocket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._inbox.bind(_abstract(name))
-        fork.register(self)
+        self._inbox = couriers.Inbox()
         try:
-            message = protocol.FETCH.pack(Op.FETCH, reference_id, name, self._token)
+            message = protocol.FETCH.pack(
+                Op.FETCH, reference_id, self._inbox.name, self._inbox.token
+            )
             self._pending = owner.call(target, [message])
         except PeerLostError as error:
             self._fail(error)
@@ -268,10 +267,6 @@ class Fetching:
         """Let go what is on its way."""
         self._store.run_in_background(lambda: self.found().close())
 
-    def abandon(self) -> None:
-        """In a process forked by user code: close the descriptor."""
-        self._inbox.close()
-
     def _fail(self, error: PeerLostError) -> None:
         self._error = error
         without_traceback(error)
@@ -282,54 +277,13 @@ class Fetching:
             address, end, reference_id = pickle.loads(answer[protocol.FETCHED.size :])
             shared = self._store.hold(address, end, reference_id)
             return FarEnd(cast("ChannelObject", shared), end)
-        flags = socket.MSG_DONTWAIT | CLOSE_ON_EXEC
-        while True:
-            # it was sent before the answer
-            token, found, _, _ = socket.recv_fds(self._inbox, len(self._token), 1, flags)
-            if secrets.compare_digest(token, self._token):
-                break
-            for one in found:
-                os.close(one)
-        if not found:
-            msg = "there is no descriptor left for the end of a pipe; see `ulimit -n`"
-            raise OSError(errno.EMFILE, msg)
-        return PacketSocket(found[0], self._store.await_receipt)
+        # it was sent before the answer
+        found = self._inbox.take(self._count)
+        return PacketSocket.of(found, self._store.await_receipt)
 
 
 def fetched(process: Store, owner: Owner, address: Address, reference_id: int) -> End:
     """An end that is loaded from a pickle of another process."""
-    fetching = Fetching(process, owner, address.target, reference_id)
+    count = 2 if address.kind is Kind.SOCKET_QUEUE else 1
+    fetching = Fetching(process, owner, address.target, reference_id, count)
     return End(process, address.kind, fetching=fetching)
-
-
-def _is_large(value: Any) -> bool:
-    """True for bytes and arrays, or a container with one, that do not fit into the message itself."""
-    if type(value) in _CONTAINERS:
-        parts = value.values() if type(value) is dict else value
-        return len(value) <= _FEW and any(map(_is_large_array, parts))
-    return _is_large_array(value)
-
-
-def _is_large_array(value: Any) -> bool:
-    if type(value) in _BYTES:
-        return len(value) > INLINE
-    size = getattr(value, "nbytes", 0)
-    return type(size) is int and size > INLINE
-
-
-def _send(way: PacketSocket, name: bytes, token: bytes) -> bool:
-    """Send a descriptor; False where no process of this network namespace waits for it."""
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as courier:
-            courier.setblocking(False)
-            courier.connect(_abstract(name))
-            socket.send_fds(courier, [token], [way.fileno()])
-    except OSError as error:
-        log.debug("fiber: the descriptor of a pipe could not be sent: %s", error)
-        return False
-    return True
-
-
-def _abstract(name: bytes) -> bytes:
-    """Address of a socket that has no file, and is gone with its process."""
-    return b"\0fiber-" + name.hex().encode()

@@ -1,25 +1,34 @@
-"""Memory of large items in pipes: memfds, which are used again, since getting pages costs more than writing.
+"""Memory of large items in pipes and queues: memfds, which are used again, since getting pages costs more than writing.
 
 Layout: a byte that is 1 while an item is in it which its receiver uses, or may; at byte 64 the item.
 The receiver has no other way to tell, and needs none where it dies: then the memory is not used again.
 
-Apart from :mod:`~fiber._objects.pipe.packets`, which is about messages.
+It cannot be made shorter, so that nobody who maps it is killed. Apart from
+:mod:`~fiber._objects.pipe.packets`, which is about messages.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import mmap
 import os
 import sys
-import threading
+import weakref
+from typing import Any
 
 from fiber._objects.memory import backing
+from fiber._objects.queue.messages import ItemWithReferences, Reference
+from fiber._wire import descriptors
 from fiber._wire.frames import Buffer
 
 _HEAD = 64
-#: memfds that a process keeps for its next items, and the size up to which it keeps one, in bytes
-_KEPT = 2
+_FREE, _USED = b"\0", b"\1"
+#: bytes of memory that a process keeps for its next items, and the fewest and most memfds that have them
 _KEPT_SIZE = 64 * 2**20
+_FEWEST, _MOST = 2, 32
+#: most items in memory that a process has at a time; each is a descriptor
+_ITEMS = 256
 
 
 class Memory:
@@ -28,19 +37,18 @@ class Memory:
     def __init__(self) -> None:
         #: its descriptor
         self.fd = _memfd()
-        os.ftruncate(self.fd, mmap.PAGESIZE)
-        self._state = mmap.mmap(self.fd, mmap.PAGESIZE, **backing.UNTRACKED)
         #: bytes of the largest item so far
         self.size = 0
 
     @property
     def is_used(self) -> bool:
         """True while a receiver uses its item, or may."""
-        return bool(self._state[0])
+        # not by a mapping, which would have one more descriptor
+        return os.pread(self.fd, 1, 0) == _USED
 
     @is_used.setter
     def is_used(self, is_used: bool) -> None:
-        self._state[0] = is_used
+        os.pwrite(self.fd, _USED if is_used else _FREE, 0)
 
     def write(self, data: Buffer, begin: int) -> None:
         """Write bytes of the item.
@@ -57,36 +65,117 @@ class Memory:
 
     def close(self) -> None:
         """Close it; its receiver goes on."""
-        self._state.close()
         os.close(self.fd)
 
 
-# least recently used first
+# least recently used first; without a lock, which a thread may hold as an item of it is collected
 _kept: list[Memory] = []
-_lock = threading.Lock()
 
 
 def take() -> Memory:
     """Memory for an item: the largest that is kept and that nobody uses, or new."""
-    with _lock:
-        free = [one for one in _kept if not one.is_used]
-        if not free:
-            return Memory()
-        found = max(free, key=lambda one: one.size)
-        _kept.remove(found)
-        return found
+    for found in sorted(_kept, key=lambda one: one.size, reverse=True):
+        try:
+            # before it is looked at: another thread may close what is kept
+            _kept.remove(found)
+        except ValueError:
+            continue
+        if not found.is_used:
+            return found
+        _kept.insert(0, found)
+    return Memory()
 
 
-def give_back(memory: Memory, *, is_used: bool) -> None:
+def give_back(memory: Memory) -> None:
     """Keep memory for other items, once the receiver of its item, if any, is done with it."""
-    memory.is_used = is_used
-    with _lock:
-        if memory.size <= _KEPT_SIZE:
-            _kept.append(memory)
-            if len(_kept) <= _KEPT:
-                return
-            memory = _kept.pop(0)
-    memory.close()
+    if memory.size > _KEPT_SIZE:
+        memory.close()
+        return
+    _kept.append(memory)
+    most = descriptors.limited_share(16, _MOST)
+    while len(kept := list(_kept)) > _FEWEST and (
+        len(kept) > most or sum(one.size for one in kept) > _KEPT_SIZE
+    ):
+        # another thread may do the same
+        with contextlib.suppress(ValueError):
+            _kept.remove(kept[0])
+            kept[0].close()
+
+
+class ItemInMemory(ItemWithReferences):
+    """An item in memory, which is passed on by its descriptor; it has no references so far.
+
+    Args:
+        size: its bytes.
+        memory: that it was written to by this process.
+        descriptor: of memory of another process; closed with this object.
+    """
+
+    __slots__ = ("__weakref__", "_descriptor", "_memory", "size")
+
+    def __init__(self, size: int, memory: Memory | None = None, descriptor: int = -1) -> None:
+        #: its bytes
+        self.size = size
+        self._memory = memory
+        self._descriptor = descriptor if memory is None else memory.fd
+        if memory is not None:
+            memory.is_used = True
+        _items.add(self)
+
+    def __len__(self) -> int:
+        """What it counts for in a message, which has its descriptor only."""
+        return _WEIGHT
+
+    def fileno(self) -> int:
+        """Descriptor of its memory."""
+        return self._descriptor
+
+    @property
+    def pickled(self) -> memoryview:
+        """The item, read-only; when the last view is gone its memory is used for another one."""
+        try:
+            return received(self._descriptor, self.size)
+        except OSError as error:
+            if error.errno not in descriptors.NO_ROOM:
+                raise
+            # mapped by one more descriptor, where Python cannot do without
+            return memoryview(self.read())
+
+    def references(self) -> list[Reference]:
+        """None."""
+        return []
+
+    def copy(self) -> bytes:
+        """The item, for a process that cannot have the descriptor."""
+        return os.pread(self._descriptor, self.size, _HEAD)
+
+    def read(self) -> bytes:
+        """The item; its memory is used for another one. Needs no further descriptor."""
+        item = self.copy()
+        os.pwrite(self._descriptor, _FREE, 0)
+        return item
+
+    def holds(self, size: int) -> bool:
+        """True where an item of so many bytes is in it."""
+        return self.size == size and os.fstat(self._descriptor).st_size >= _HEAD + size
+
+    def __del__(self) -> None:
+        if self._memory is not None:
+            give_back(self._memory)
+        elif self._descriptor >= 0:
+            os.close(self._descriptor)
+
+
+#: bytes from which on an item of a queue is in memory: below, the descriptor costs more than the copies
+LARGE = 512 * 1024
+#: bytes that an item in memory counts for, so that a few travel at a time
+_WEIGHT = 64 * 2**10
+_items: weakref.WeakSet[ItemInMemory] = weakref.WeakSet()
+
+
+def are_few() -> bool:
+    """True while this process may have another item in memory, with its descriptor."""
+    return len(_items) < descriptors.limited_share(8, _ITEMS)
 
 
 class _Received(mmap.mmap):
@@ -104,5 +193,28 @@ def received(descriptor: int, size: int) -> memoryview:
 
 def _memfd() -> int:
     if sys.platform == "linux":
-        return os.memfd_create("fiber-pipe", os.MFD_CLOEXEC)
+        descriptor = os.memfd_create("fiber-pipe", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        return descriptor
     raise NotImplementedError
+
+
+_BYTES = frozenset({bytes, bytearray})
+_CONTAINERS = frozenset({tuple, list, dict})
+#: most parts of a container that are looked at
+_FEW = 16
+
+
+def is_larger(value: Any, size: int) -> bool:
+    """True for bytes and arrays, or a container with one, that have more than so many bytes."""
+    if type(value) in _CONTAINERS:
+        parts = value.values() if type(value) is dict else value
+        return len(value) <= _FEW and any(_is_larger(one, size) for one in parts)
+    return _is_larger(value, size)
+
+
+def _is_larger(value: Any, size: int) -> bool:
+    if type(value) in _BYTES:
+        return len(value) > size
+    found = getattr(value, "nbytes", 0)
+    return type(found) is int and found > size

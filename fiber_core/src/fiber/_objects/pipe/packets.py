@@ -22,8 +22,9 @@ import threading
 from collections.abc import Callable, Sequence
 
 from fiber._base.waits import TURN, in_turns
+from fiber._objects.couriers import CLOSE_ON_EXEC
 from fiber._objects.pipe import memories
-from fiber._objects.pipe.memories import Memory
+from fiber._objects.pipe.memories import ItemInMemory, Memory
 from fiber._objects.queue.messages import Item, ItemWithReferences
 from fiber._objects.waiting import HAS_TWO_CPUS
 from fiber._wire import fork
@@ -34,8 +35,6 @@ from fiber._wire.frames import Buffer
 INLINE = 64 * 2**10
 IN_MEMORY = 1
 REFERENCES = 2
-#: descriptors that come are not inherited by programs that this process starts
-CLOSE_ON_EXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
 #: numbers, since to combine members of an enumeration costs as much as a system call
 _AT_ONCE_FLAGS = CLOSE_ON_EXEC | int(socket.MSG_DONTWAIT)
 _SEND_FLAGS = int(socket.MSG_NOSIGNAL)
@@ -96,7 +95,13 @@ class Packet:
         """Let go its memory; idempotent."""
         memory, self._memory = self._memory, None
         if memory is not None:
-            memories.give_back(memory, is_used=is_sent)
+            memory.is_used = is_sent
+            memories.give_back(memory)
+
+    def detach(self) -> ItemInMemory | None:
+        """The item, which is the caller's from now on; None where it is so small that it is in no memory."""
+        memory, self._memory = self._memory, None
+        return None if memory is None else ItemInMemory(self._size, memory)
 
     def __del__(self) -> None:
         # of one that could not be pickled; without a lock, which this thread may hold
@@ -140,6 +145,17 @@ class PacketSocket:
         second.setblocking(True)
         return cls(first.detach(), await_receipt), cls(second.detach(), await_receipt)
 
+    @classmethod
+    def of(
+        cls,
+        descriptors: Sequence[int],
+        await_receipt: Callable[[int, ItemWithReferences], None],
+    ) -> PacketSocket:
+        """One, or a :class:`PacketLoop`, of descriptors as of :meth:`filenos`."""
+        if len(descriptors) == 1:
+            return cls(descriptors[0], await_receipt)
+        return PacketLoop(*descriptors, await_receipt)
+
     @property
     def is_hung_up(self) -> bool:
         """True once nobody holds the other end."""
@@ -150,6 +166,10 @@ class PacketSocket:
     def fileno(self) -> int:
         """Its descriptor, -1 once it is closed."""
         return self._socket.fileno()
+
+    def filenos(self) -> list[int]:
+        """Descriptors by which another process has the same."""
+        return [self.fileno()]
 
     def put(self, item: Item) -> None:
         """Send an item; waits while its reader is behind.
@@ -242,7 +262,7 @@ class PacketSocket:
         return in_turns(lambda turn: bool(poll.poll(1000 * turn)), timeout)
 
     def duplicate(self) -> PacketSocket:
-        """Another descriptor of the same socket."""
+        """The same by another descriptor."""
         return PacketSocket(os.dup(self._socket.fileno()), self._await_receipt)
 
     def close(self) -> None:
@@ -252,6 +272,10 @@ class PacketSocket:
     def abandon(self) -> None:
         """In a process forked by user code: close the descriptor."""
         self._socket.close()
+
+    def detach(self) -> int:
+        """Its descriptor, which is the caller's from now on."""
+        return self._socket.detach()
 
     def _send_with_receipt(self, packet: Packet, item: ItemWithReferences) -> None:
         back, receipt = os.pipe()
@@ -287,6 +311,55 @@ class PacketSocket:
                 raise
             else:
                 return
+
+
+class PacketLoop(PacketSocket):
+    """Both sockets of a pair as one: what anybody sends, one of those that receive gets.
+
+    Args:
+        receiving: descriptor of the socket that is received from.
+        sending: of the one that is sent to.
+        await_receipt: as of a :class:`PacketSocket`.
+    """
+
+    def __init__(
+        self,
+        receiving: int,
+        sending: int,
+        await_receipt: Callable[[int, ItemWithReferences], None],
+    ) -> None:
+        super().__init__(receiving, await_receipt)
+        self._way_in = PacketSocket(sending, await_receipt)
+
+    @classmethod
+    def new(cls, await_receipt: Callable[[int, ItemWithReferences], None]) -> PacketLoop:
+        """A new one."""
+        receiving, sending = PacketSocket.pair(await_receipt)
+        return cls(receiving.detach(), sending.detach(), await_receipt)
+
+    def filenos(self) -> list[int]:
+        """Descriptors by which another process has the same."""
+        return [self.fileno(), self._way_in.fileno()]
+
+    def send(self, packet: Packet, item: ItemWithReferences | None = None) -> None:
+        """Send a packet, see :meth:`PacketSocket.send`."""
+        self._way_in.send(packet, item)
+
+    def put(self, item: Item) -> None:
+        """Send an item, see :meth:`PacketSocket.put`."""
+        self._way_in.put(item)
+
+    def duplicate(self) -> PacketLoop:
+        """The same by other descriptors."""
+        receiving = super().duplicate()
+        return PacketLoop(
+            receiving.detach(), self._way_in.duplicate().detach(), self._await_receipt
+        )
+
+    def close(self) -> None:
+        """Close the descriptors; idempotent. Others of the sockets stay open."""
+        super().close()
+        self._way_in.close()
 
 
 def _whole(data: bytes, ancillary: list[tuple[int, int, bytes]], received: int) -> Item:

@@ -13,12 +13,15 @@ from __future__ import annotations
 import functools
 import queue
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fiber._base import values
+from fiber._base.entry_points import load_object
 from fiber._objects import protocol
 from fiber._objects.address import Kind
 from fiber._objects.owned_object import OwnedObject
+from fiber._objects.pipe.memories import ItemInMemory
 from fiber._objects.protocol import Mode, Notice, Op, Outcome
 from fiber._objects.queue import messages, progress
 from fiber._objects.queue.messages import Item, ItemWithReferences
@@ -48,6 +51,7 @@ from fiber._wire.frames import Message
 from fiber.exceptions import WireError
 
 if TYPE_CHECKING:
+    from fiber._objects.queue.lanes import Lane
     from fiber._objects.store import Store
 
 
@@ -171,6 +175,8 @@ class LocalWriter:
                     self._state.window.withdraw(waiting_writer)
 
 
+#: key of the lane in a peer's state; targets are not negative, and -1 is that of its pages
+LANE = -2
 #: seconds after which prefetched items are recalled for a reader that waits
 GRACE = 0.005
 
@@ -201,6 +207,8 @@ class Channel(OwnedObject):
         self._counts: dict[tuple[Peer, int], list[int]] = {}
         # writers that are acknowledged once the reactor has read what came with their last batch
         self._acknowledging: set[tuple[Peer, int]] = set()
+        # readers whose progress is seen here: what they have unpickled is not given to others
+        self._seen: set[Peer] = set()
 
     # -- for handles of this process
 
@@ -211,6 +219,10 @@ class Channel(OwnedObject):
     def writer(self, direction: int) -> LocalWriter:
         """Make a writer of a direction."""
         return LocalWriter(self, direction)
+
+    def takes_memory(self) -> bool:
+        """True where items in memory may be put."""
+        return self._store.has_descriptors
 
     def size(self, direction: int) -> int:
         """Number of items in a direction."""
@@ -295,12 +307,15 @@ class Channel(OwnedObject):
         if direction is not None:
             read = None if words is None else progress.progress_of(words, slot)
             self.states[direction].add_reader(peer, read)
+            if read is not None:
+                self._seen.add(peer)
         written = self.shape.direction_written_by(end)
         if written is not None and self.states[written].readers_gone:
             self._send_notice(peer, written, Notice.BROKEN)
         return words is not None
 
     def _on_detach(self, peer: Peer, end: int) -> None:
+        self._seen.discard(peer)
         direction = self.shape.direction_read_by(end)
         if direction is not None:
             self.execute(direction, self.states[direction].remove_reader(peer))
@@ -361,6 +376,8 @@ class Channel(OwnedObject):
         elif op == Op.RETURN_CREDIT:
             count = protocol.read(protocol.RETURN_CREDIT, body)[2]
             self.execute(direction, state.return_credit(peer, count))
+        elif op == Op.MEET:
+            self._meet(peer, message)
         elif op == Op.SIZE:
             size = protocol.SIZED.pack(state.size)
             peer.send(Frame.REPLY, self.target, message.id, [size])
@@ -368,7 +385,7 @@ class Channel(OwnedObject):
             super()._on_request(peer, message, op)
 
     def _put(self, peer: Peer, direction: int, batch: memoryview, call: Message | None) -> None:
-        items = deque(messages.unpack(batch))
+        items = deque(self._arrived(peer, messages.unpack(batch)))
         for item in items:
             if isinstance(item, ItemWithReferences):
                 # raises now, while the peer that sent a malformed list is known
@@ -381,6 +398,29 @@ class Channel(OwnedObject):
         offer = _PeerOffer(peer, items, call.id, bool(wait), peer=peer, is_call=True)
         self.execute(direction, state.offer(offer))
 
+    # -- items in memory
+
+    def _meet(self, peer: Peer, message: Message) -> None:
+        _, _, name, token = protocol.read(protocol.MEET, message.body)
+        is_sent = False
+        if self._store.has_descriptors and self._store.is_near(peer):
+            is_sent = load_object("fiber._objects.queue.lanes:met")(peer, name, token)
+        if message.kind is Frame.CALL:
+            peer.send(Frame.REPLY, self.target, message.id, [protocol.MET.pack(is_sent)])
+
+    @staticmethod
+    def _arrived(peer: Peer, items: Sequence[Item]) -> Sequence[Item]:
+        lane: Lane | None = peer.state.get(LANE)  # type: ignore[assignment] # ours alone
+        return items if lane is None else lane.arrived(items)
+
+    def _sent(self, peer: Peer, items: Sequence[Item]) -> Sequence[Item]:
+        if ItemInMemory not in map(type, items):
+            return items
+        lane: Lane | None = peer.state.get(LANE)  # type: ignore[assignment] # ours alone
+        if lane is not None and lane.is_met and peer in self._seen:
+            return lane.sent(items)
+        return [item.copy() if type(item) is ItemInMemory else item for item in items]
+
     def _send_notice(self, peer: object, direction: int, notice: Notice) -> None:
         if isinstance(peer, Peer):
             peer.send(Frame.CAST, self.target, 0, [protocol.NOTICE.pack(notice, direction)])
@@ -392,10 +432,11 @@ class Channel(OwnedObject):
         if isinstance(request, WaitingReader):
             request.settle(Notice.ITEMS, one.items[0] if one.items else None)
         elif isinstance(request, _PeerRequest):
+            items = self._sent(request.peer, one.items)
             head = protocol.ANSWER.pack(
                 Notice.ITEMS, direction, request.number, one.kept, one.first
             )
-            request.peer.send(Frame.CAST, self.target, 0, [head, *messages.pack(one.items)])
+            request.peer.send(Frame.CAST, self.target, 0, [head, *messages.pack(items)])
 
     def _answer_without_items(self, notice: Notice, direction: int, request: Request) -> None:
         if isinstance(request, WaitingReader):

@@ -1,7 +1,9 @@
 """Items of queues and pipes in messages: pickles that only their reader loads, many in one batch.
 
-Batch, little-endian: ``I`` items, ``I`` items with references among them, ``Q`` length of each
-item, ``I`` position of each item with references, then the items.
+Batch, little-endian: ``I`` items, ``I`` items among them that are marked, ``Q`` length of each
+item, ``I`` position of each one that is marked, then the items. Marked are those with references, and, by
+the highest bit of the position, tickets: their items are in memory whose descriptors come another way
+(``lanes``), ``Q`` number of the descriptor, ``Q`` bytes of the item.
 
 An item with references (its pickle contains handles of shared objects) carries the ids of these references
 beside the pickle, so that a process which drops it unread can release them: ``I`` length of a JSON list of
@@ -24,6 +26,7 @@ from fiber.exceptions import WireError
 
 _HEAD = struct.Struct("<II")
 _LENGTH = struct.Struct("<I")
+_TICKET = struct.Struct("<QQ")
 #: batches with smaller items on average are copied once and sliced: quicker than views
 _SMALL = 4096
 #: bytes from which on an item is a segment of its own; smaller ones are joined
@@ -85,7 +88,36 @@ class ItemWithReferences:
         return int(length)
 
 
+class Ticket(ItemWithReferences):
+    """What is in a batch for an item whose memory comes another way."""
+
+    __slots__ = ()
+
+    @classmethod
+    def to(cls, number: int, size: int) -> Ticket:
+        """Make one for a descriptor with a number, and an item of so many bytes."""
+        return cls(_TICKET.pack(number, size))
+
+    def fields(self) -> tuple[int, int]:
+        """Number and size.
+
+        Raises:
+            WireError: it is malformed.
+        """
+        try:
+            number, size = _TICKET.unpack(self.body)
+        except struct.error as error:
+            msg = f"a ticket for an item in memory has {len(self.body)} bytes"
+            raise WireError(msg) from error
+        return number, size
+
+
 Item: TypeAlias = Buffer | ItemWithReferences
+
+
+_MARKED = frozenset({ItemWithReferences, Ticket})
+#: in the position of a ticket
+_IS_TICKET = 2**31
 
 
 def count_to_none(returned: Iterable[tuple[int, Item]], fresh: Iterable[Item], count: int) -> int:
@@ -109,18 +141,13 @@ def count_to_none(returned: Iterable[tuple[int, Item]], fresh: Iterable[Item], c
 def pack(items: Sequence[Item]) -> list[Buffer]:
     """Make the segments of a batch."""
     lengths = list(map(len, items))
-    with_references = [n for n, item in enumerate(items) if type(item) is ItemWithReferences]
+    marked = [n for n, item in enumerate(items) if type(item) in _MARKED]
     count = len(lengths)
-    head = struct.pack(
-        f"<II{count}Q{len(with_references)}I",
-        count,
-        len(with_references),
-        *lengths,
-        *with_references,
-    )
     bodies: Sequence[Any] = items
-    if with_references:
+    if marked:
         bodies = [item.body if isinstance(item, ItemWithReferences) else item for item in items]
+        marked = [n | _IS_TICKET if type(items[n]) is Ticket else n for n in marked]
+    head = struct.pack(f"<II{count}Q{len(marked)}I", count, len(marked), *lengths, *marked)
     if not lengths or max(lengths) < _LARGE:
         return [b"".join((head, *bodies))]
     segments: list[Buffer] = [head]
@@ -139,13 +166,13 @@ def unpack(body: memoryview) -> list[Item]:
         WireError: it is malformed.
     """
     try:
-        count, with_references = _HEAD.unpack_from(body)
-        start = _HEAD.size + 8 * count + 4 * with_references
+        count, marked = _HEAD.unpack_from(body)
+        start = _HEAD.size + 8 * count + 4 * marked
         if start > len(body):
             msg = f"a batch announces {count} items in {len(body)} bytes"
             raise WireError(msg)
         lengths = struct.unpack_from(f"<{count}Q", body, _HEAD.size)
-        positions = struct.unpack_from(f"<{with_references}I", body, _HEAD.size + 8 * count)
+        positions = struct.unpack_from(f"<{marked}I", body, _HEAD.size + 8 * count)
     except struct.error as error:
         msg = f"a batch of {len(body)} bytes is cut short"
         raise WireError(msg) from error
@@ -162,9 +189,10 @@ def unpack(body: memoryview) -> list[Item]:
         items.append(data[start:end])
         start = end
     for position in positions:
-        item = items[position] if position < count else None
+        is_ticket, at = position & _IS_TICKET, position & ~_IS_TICKET
+        item = items[at] if at < count else None
         if item is None or isinstance(item, ItemWithReferences):
-            msg = f"a batch of {count} items lists item {position} with references twice or falsely"
+            msg = f"a batch of {count} items lists item {at} with references twice or falsely"
             raise WireError(msg)
-        items[position] = ItemWithReferences(item)
+        items[at] = Ticket(item) if is_ticket else ItemWithReferences(item)
     return items

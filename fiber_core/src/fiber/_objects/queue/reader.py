@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from fiber._base.waits import turn
 from fiber._objects import protocol
+from fiber._objects.pipe.memories import ItemInMemory
 from fiber._objects.protocol import Mode, Notice, Op
 from fiber._objects.queue.messages import Item
 from fiber._objects.queue.progress import ProgressSlot
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 #: seconds of work at the present rate that are prefetched
 _PREFETCH_SECONDS = 0.002
+#: fewest items of one request where they come in memory: a few, so that one is read while others are asked for
+_FEW_IN_MEMORY = 4
 #: most items of one request
 _MAX_PREFETCH = 2048
 #: seconds within which items handed out are reported, where the owner needs to know
@@ -84,6 +87,8 @@ class RemoteReader:
         # for the rate: when the last items came, and how many
         self._since = 0.0
         self._batch = 0
+        # fewest items of one request
+        self._fewest = 1
         # True where progress is reported soon: at once after so many items, or in time
         maxsize = remote.shape.directions[direction].maxsize
         self._reports = bool(maxsize) or slot.index < 0
@@ -203,7 +208,7 @@ class RemoteReader:
             return 1
         took = time.monotonic() - self._since
         rate = self._batch / max(took, 1e-6)
-        return max(1, min(_MAX_PREFETCH, int(rate * _PREFETCH_SECONDS)))
+        return max(self._fewest, min(_MAX_PREFETCH, int(rate * _PREFETCH_SECONDS)))
 
     def _cancel(self, ask: _PendingRequest) -> None:
         """Ask the owner to answer a waiting request at once."""
@@ -294,6 +299,7 @@ class RemoteReader:
                 self._delivered = first + len(items) - 1
                 self._buffer.extend(items)
                 self._since, self._batch = time.monotonic(), len(items)
+                self._fewest = _FEW_IN_MEMORY if type(items[-1]) is ItemInMemory else 1
             elif notice == Notice.END:
                 self._ended = True
             self._update_ready_fd()

@@ -15,12 +15,15 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fiber._base.waits import in_turns
 from fiber._objects import protocol
 from fiber._objects.address import Address
 from fiber._objects.owner_connection import Owner
+from fiber._objects.pipe import memories
+from fiber._objects.pipe.memories import ItemInMemory
 from fiber._objects.protocol import WINDOW, Notice, Op, Outcome
 from fiber._objects.queue import messages
 from fiber._objects.queue.messages import Item
@@ -78,6 +81,8 @@ class RemoteWriter:
         #: True where the end of this process does not wait for what was put
         self.is_abandoned = False
         self._head = protocol.PUT.pack(Op.PUT, direction)
+        # True once an item was in memory
+        self._has_memory = False
 
     def put(self, item: Item, block: bool, timeout: float | None) -> None:
         """Put an item, see :class:`~fiber._objects.handle.Writer`."""
@@ -89,6 +94,8 @@ class RemoteWriter:
             if not ask:
                 if self._is_full and not self._wait_for_room(block, timeout):
                     raise queue.Full
+                if type(item) is ItemInMemory:
+                    self._has_memory = True
                 self._credit -= self._bounded
                 self._pending.append(item)
                 self._bytes += len(item)
@@ -193,7 +200,8 @@ class RemoteWriter:
         while self._wire.acquire(blocking=block):
             try:
                 while (batch := self._next(window=window)) is not None:
-                    self._remote.cast([self._head, *messages.pack(batch)])
+                    items = self._remote.sent(batch) if self._has_memory else batch
+                    self._remote.cast([self._head, *messages.pack(items)])
                     self._sent_at = time.perf_counter()
             except TransportError as error:
                 self.fail(error)
@@ -246,7 +254,7 @@ class RemoteWriter:
         outcome = Outcome.BROKEN
         try:
             head = protocol.OFFER.pack(Op.OFFER, self._direction, block)
-            pending = self._remote.call([head, *messages.pack([item])])
+            pending = self._remote.call([head, *messages.pack(self._remote.sent([item]))])
             if not pending.wait(timeout if block else None):
                 number = protocol.WITHDRAW.pack(Op.WITHDRAW, self._direction, pending.number)
                 self._remote.cast([number])
@@ -356,6 +364,31 @@ class RemoteChannel(RemoteObject):
         except PeerLostError as error:
             raise self.loss_error(error) from error
 
+    # -- items in memory
+
+    def takes_memory(self) -> bool:
+        """True where items in memory may be put; asks the owner for a lane if there is none yet."""
+        try:
+            return self._owner.meet(self.target) is not None
+        except PeerLostError:
+            return False
+
+    def sent(self, items: Sequence[Item]) -> Sequence[Item]:
+        """Items for a message to the owner."""
+        lane = self._owner.lane
+        if lane is not None:
+            return lane.sent(items)
+        return [item.copy() if type(item) is ItemInMemory else item for item in items]
+
+    def _arrived(self, batch: memoryview) -> Sequence[Item]:
+        """Items of a message of the owner; the first large one asks for a lane for those that follow."""
+        items, lane = messages.unpack(batch), self._owner.lane
+        if lane is not None:
+            return lane.arrived(items)
+        if len(batch) >= memories.LARGE and self._owner.is_same_host:
+            self.submit(self.takes_memory)
+        return items
+
     # -- messages and loss of the owner; on the handler thread
 
     def fail(self, error: BaseException) -> None:
@@ -373,9 +406,9 @@ class RemoteChannel(RemoteObject):
         reader, writer = self._readers.get(direction), self._writers.get(direction)
         if notice in _ANSWERS:
             _, _, session, kept, first = protocol.read(protocol.ANSWER, body)
+            # those for an earlier reader too, so that their memory is let go
+            items = self._arrived(body[protocol.ANSWER.size :]) if notice == Notice.ITEMS else ()
             if reader is not None and reader.session == session:
-                batch = body[protocol.ANSWER.size :]
-                items = messages.unpack(batch) if notice == Notice.ITEMS else ()
                 reader.on_answer(notice, bool(kept), first, items)
         elif notice == Notice.TAKEN and writer is not None:
             writer.on_acknowledged(protocol.read(protocol.TAKEN, body)[2])

@@ -1,0 +1,256 @@
+"""Large items of queues between processes of one host: in memory, and in messages where that cannot be."""
+
+import contextlib
+import os
+import resource
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from fiber._objects.handle import decode
+from fiber._objects.pipe import memories
+from fiber._objects.pipe.memories import ItemInMemory
+from fiber._objects.queue import lanes
+from fiber._objects.queue.channel import LANE
+from fiber._objects.queue.messages import Ticket
+from fiber.exceptions import PeerLostError, WireError
+from objects_world import fetching
+from waiting import until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="this system has no memfds")
+
+SIZE = memories.LARGE + 1
+
+
+@pytest.fixture(autouse=True)
+def _memories(monkeypatch):
+    """Kept memory of other tests is not for these, and none of these is left."""
+    kept = []
+    monkeypatch.setattr(memories, "_kept", kept)
+    yield
+    for memory in kept:
+        memory.close()
+
+
+@pytest.fixture
+def made(world):
+    """A queue whose owner has what the kernel has for its host."""
+    return world.node("owner", kernel_objects=True).queue()
+
+
+@pytest.fixture
+def node(world):
+    return lambda ident: world.node(ident, kernel_objects=True)
+
+
+@pytest.fixture
+def writer(node, made):
+    return node("writer").remote(made)
+
+
+def large(number):
+    return bytes([number]) * SIZE
+
+
+def put(side, *values):
+    for value in values:
+        assert side.takes_memory() or side._store.host != "elsewhere"
+        side.writer(0).put(lanes.encoded(value), True, None)
+
+
+def get(side, timeout=20):
+    return decode(side.reader(0).take(True, timeout))
+
+
+def reading(node, made, ident):
+    """A reader that has its lane."""
+    remote = node(ident).remote(made)
+    assert remote.takes_memory()
+    until(lambda: any(peer.state[LANE].is_met for peer in made._seen if LANE in peer.state))
+    return remote
+
+
+def in_memory():
+    """Number of items in memory in this process, that of all nodes."""
+    return len(memories._items)
+
+
+def descriptors():
+    return len(list(Path("/dev/fd").iterdir()))
+
+
+def test_large_and_small_ones_keep_their_order_and_nobody_copies_them_on_their_way(
+    node, made, writer
+):
+    reader = reading(node, made, "reader")
+    assert writer.takes_memory()
+    before = descriptors()
+    put(writer, large(1), "small", large(2), large(3))
+    until(lambda: made.size(0) == 4)
+    assert in_memory() == 3
+    first = fetching(reader).take(True, None)
+    assert type(first) is ItemInMemory
+    assert decode(first) == large(1)
+    assert [get(reader) for _ in range(3)] == ["small", large(2), large(3)]
+    # the owner keeps what was delivered until the reader says that it has handed it out
+    reader.reader(0).report()
+    del first
+    until(lambda: not in_memory())
+    assert len(memories._kept) == 3
+    assert not any(memory.is_used for memory in memories._kept)
+    put(writer, large(4))
+    assert get(reader) == large(4)
+    assert len(memories._kept) <= 3, "memory is used again"
+    reader.reader(0).report()
+    until(lambda: not in_memory())
+    assert descriptors() <= before + len(memories._kept)
+
+
+@pytest.mark.parametrize("how", ["dies", "gives back"])
+def test_those_that_a_reader_did_not_hand_out_go_to_another(world, node, made, how):
+    reader, other = reading(node, made, "reader"), reading(node, made, "other")
+    put(made, *map(large, range(4)))
+    assert decode(fetching(reader).take(True, None)) == large(0)
+    if how == "dies":
+        next(one for one in world.nodes if one.ident == "reader").die()
+    assert sorted(get(other) for _ in range(3)) == [large(1), large(2), large(3)]
+
+
+def test_what_a_writer_has_put_stays_when_it_dies(world, made, writer):
+    put(writer, large(1), large(2))
+    next(one for one in world.nodes if one.ident == "writer").die()
+    assert [get(made), get(made)] == [large(1), large(2)]
+
+
+def test_a_reader_still_gets_what_it_has_when_the_owner_is_gone(world, node, made):
+    reader = reading(node, made, "reader")
+    put(made, large(1), large(2))
+    assert decode(fetching(reader).take(True, None)) == large(1)
+    next(one for one in world.nodes if one.ident == "owner").die()
+    assert get(reader) == large(2)
+    with pytest.raises(PeerLostError):
+        get(reader)
+
+
+def test_the_first_one_that_comes_in_a_message_makes_the_lane_for_the_next(node, made):
+    reader = node("reader").remote(made)
+    put(made, large(1))
+    assert get(reader) == large(1)
+    until(lambda: any(getattr(peer.state.get(LANE), "is_met", False) for peer in made._seen))
+    put(made, large(2))
+    assert type(reader.reader(0).take(True, None)) is ItemInMemory
+
+
+@pytest.mark.parametrize("options", [{"host": "elsewhere"}, {"kernel_objects": False}])
+def test_who_cannot_have_descriptors_gets_and_puts_bytes(world, made, options):
+    side = world.node("far", **{"kernel_objects": True, **options}).remote(made)
+    put(made, large(1))
+    assert not side.takes_memory()
+    assert type(side.reader(0).take(True, None)) is not ItemInMemory
+    side.writer(0).put(lanes.encoded(large(2)), True, None)
+    assert get(made) == large(2)
+
+
+def test_a_reader_whose_progress_is_not_seen_gets_bytes(node, made):
+    """It may have used what would be given to another one when it dies."""
+    reader = reading(node, made, "reader")
+    made._seen.clear()
+    put(made, large(1))
+    assert type(reader.reader(0).take(True, None)) is not ItemInMemory
+
+
+def test_no_more_are_in_memory_than_there_are_descriptors_for(made, writer, monkeypatch):
+    monkeypatch.setattr(memories, "_ITEMS", 2)
+    put(writer, *map(large, range(5)))
+    until(lambda: made.size(0) == 5)
+    assert in_memory() <= 2
+    assert [get(made) for _ in range(5)] == [large(number) for number in range(5)]
+
+
+@contextlib.contextmanager
+def no_descriptor_left():
+    """As many descriptors as this process may have."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(256, taken[0] + 1), before[1]))
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.dup(taken[0]))
+        yield
+    finally:
+        for one in taken:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_where_no_descriptor_is_left_items_arrive_all_the_same(made, writer):
+    writer.takes_memory()
+    items = [lanes.encoded(large(number)) for number in range(3)]
+    with no_descriptor_left():
+        for item in items:
+            writer.writer(0).put(item, True, None)
+        del item, items[:]
+        until(lambda: made.size(0) == 3)
+        assert [get(made) for _ in range(3)] == [large(number) for number in range(3)]
+
+
+def test_where_no_descriptor_is_left_for_memory_a_value_is_pickled_to_bytes():
+    with no_descriptor_left():
+        assert type(lanes.encoded(large(3))) is not ItemInMemory
+
+
+class TestLanes:
+    @pytest.fixture
+    def lane(self):
+        here, there = lanes.Lane.pair()
+        yield here, there
+        here.close()
+        there.close()
+
+    def test_one_that_is_full_has_copies(self, lane):
+        here, _ = lane
+        item = lanes.encoded(large(1))
+        sent = [here.sent([item])[0] for _ in range(2000)]
+        kinds = [type(one) is Ticket for one in sent]
+        assert 0 < kinds.index(False) < 2000
+        assert decode(sent[-1]) == large(1)
+
+    def test_tickets_may_come_in_another_order_and_some_never(self, lane):
+        here, there = lane
+        other = lanes.Lane(there.detach())
+        items = [lanes.encoded(large(number)) for number in range(5)]
+        tickets = here.sent(items)
+        found = other.arrived([tickets[3], "small", tickets[1]])
+        assert [decode(found[0]), found[1], decode(found[2])] == [large(3), "small", large(1)]
+        here.close()
+        assert decode(other.arrived([tickets[4]])[0]) == large(4)
+        other.close()
+
+    @pytest.mark.parametrize("what", ["nothing", "no descriptor", "less memory"])
+    def test_a_ticket_without_its_item_is_an_error(self, lane, what):
+        here, there = lane
+        if what == "no descriptor":
+            there.send(lanes._HEAD.pack(1, 10))
+        if what == "less memory":
+            with open(os.devnull) as file:
+                socket.send_fds(there, [lanes._HEAD.pack(1, 10)], [file.fileno()])
+        with pytest.raises(WireError, match="did not come|0 descriptors|has fewer"):
+            here.arrived([Ticket.to(1, 10)])
+
+    def test_a_malformed_ticket_is_an_error(self):
+        with pytest.raises(WireError, match="has 3 bytes"):
+            Ticket(b"abc").fields()
+
+
+def test_a_value_that_is_not_large_after_all_is_no_item_in_memory(made):
+    class Pretender:
+        nbytes = SIZE
+
+        def __reduce__(self):
+            return int, ()
+
+    assert memories.is_larger((Pretender(),), memories.LARGE)
+    assert decode(lanes.encoded(Pretender())) == 0
