@@ -47,6 +47,7 @@ _HOLDER = (
     '(`on_holder_death="raise"`)'
 )
 _PERMITS = f"{_CLASS}; permits of holders that died come back if asked for (`recover=True`)"
+_PROGRESS = "`progress=True` shows how far it is, see [](../guides/watching.md)"
 _CTX = "`ctx` may be omitted; works between machines"
 _DESCRIPTORS = "descriptors mean nothing to another machine"
 _TRUST = (
@@ -122,7 +123,10 @@ TABLE: dict[str, Deviation] = {
     # -- pool
     "pool.Pool": better("see `Pool` of the package; `context` is accepted and changes nothing"),
     "pool.Pool.Process": different("absent: override nothing to have workers with children"),
-    "pool.Pool.map_async": better("of an empty iterable, too, the callback is called, with `[]`"),
+    **_all("pool", "Pool.map Pool.starmap Pool.starmap_async", better(_PROGRESS)),
+    "pool.Pool.map_async": better(
+        f"of an empty iterable, too, the callback is called, with `[]`; {_PROGRESS}"
+    ),
     "pool.Pool.close": different(
         "a worker that has not begun when nothing is left to do, for want of a place perhaps, is not "
         "waited for: its initializer does not run"

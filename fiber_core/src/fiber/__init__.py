@@ -41,6 +41,7 @@ if typing.TYPE_CHECKING:
         RLock,
         Semaphore,
     )
+    from fiber.watching import status
 
     freeze_support = _context.freeze_support
     get_all_start_methods = _context.get_all_start_methods
@@ -87,6 +88,7 @@ _HOMES = {
     "meta": "fiber.hints",
     "parent_process": "fiber.process",
     "shared": "fiber.sharing",
+    "status": "fiber.watching",
 }
 
 # methods of the default context, as in the stdlib's package
@@ -155,6 +157,7 @@ __all__ = [
     "set_forkserver_preload",
     "set_start_method",
     "shared",
+    "status",
 ]
 
 

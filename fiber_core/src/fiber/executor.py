@@ -448,7 +448,7 @@ class Core:
                 if grows:
                     stream.add(items)
                 if watch is not None:
-                    watch.begin(func, group, call, total)
+                    watch.begin(group, call, total)
 
     def check(self) -> None:
         """Raise where no more tasks are taken."""

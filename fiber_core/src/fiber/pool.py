@@ -444,7 +444,7 @@ class Pool:
 
         watch = Watch(progress, result)
         group, call = self._groups.add(func, mode, watch, items, chunk)
-        watch.begin(func, group, call)
+        watch.begin(group, call)
         return _Map(result, watch, group, call)
 
     def _map_and_wait(
@@ -484,7 +484,7 @@ class Pool:
 
             watch = Watch(progress, stream)
             group, call = self._groups.add(func, Mode.MAP, watch, None, chunk)
-            watch.begin(func, group, call, length_of(iterable))
+            watch.begin(group, call, length_of(iterable))
             stream.on_end = watch.finish
         if call is not None:
             from fiber._tasks.feeder import Feeder

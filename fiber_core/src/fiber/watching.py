@@ -5,9 +5,26 @@ They are facts of one moment, for people and for scripts; nothing of them is kep
 
 from __future__ import annotations
 
-from fiber._base import values
+import os
+import sys
+from typing import TYPE_CHECKING
 
-__all__ = ["Progress"]
+from fiber._base import values
+from fiber._base.entry_points import load_object
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "FailedTask",
+    "PoolStatus",
+    "ProcessState",
+    "Progress",
+    "QueueStatus",
+    "RunStatus",
+    "WorkerStatus",
+    "status",
+]
 
 
 @values.frozen(kw_only=True)
@@ -79,3 +96,144 @@ def _span(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+@values.frozen(kw_only=True)
+class WorkerStatus:
+    """A worker of a pool or executor."""
+
+    #: name, as in the log
+    name: str
+    #: host that it runs on; "" where that is not known yet
+    host: str
+    #: process id on that host, once known
+    pid: int | None
+    #: ``waiting`` for a place, ``starting``, ``idle``, ``busy``, ``leaving``, ``suspended`` by its
+    #: platform, or ``stopped`` by a signal
+    state: str
+    #: why it waits or is suspended, in the platform's words
+    reason: str
+    #: items that it holds, those that wait on it among them
+    running: int
+    #: name of the function that it runs; "" where it holds nothing
+    function: str
+
+
+@values.frozen(kw_only=True)
+class FailedTask:
+    """A task that raised, or was given up."""
+
+    #: name of its function
+    function: str
+    #: position among the items of its call
+    item: int
+    #: class and text of its error, shortened
+    error: str
+    #: seconds since the epoch
+    when: float
+
+
+@values.frozen(kw_only=True)
+class PoolStatus:
+    """A pool or executor; where its functions ask for different resources, one for each of these."""
+
+    #: name, as in the log
+    name: str
+    #: workers that there should be
+    wanted: int
+    #: workers that are ready
+    ready: int
+    #: why there are fewer than wanted, in the platform's words; "" where it has said nothing
+    reason: str
+    #: items that no worker holds
+    waiting: int
+    #: items that workers hold
+    running: int
+    #: items that have ended, the failed ones among them
+    done: int
+    #: items that raised, or were given up
+    failed: int
+    #: items that ran again because a worker was lost
+    retried: int
+    #: the workers that have not ended
+    workers: tuple[WorkerStatus, ...]
+    #: the last tasks that failed, oldest first, eight at most
+    errors: tuple[FailedTask, ...]
+
+    @property
+    def states(self) -> Mapping[str, int]:
+        """How many workers are in each state."""
+        found: dict[str, int] = {}
+        for worker in self.workers:
+            found[worker.state] = found.get(worker.state, 0) + 1
+        return found
+
+
+@values.frozen(kw_only=True)
+class ProcessState:
+    """A process that the program has started, and that is no worker of a pool."""
+
+    #: its name
+    name: str
+    #: host that it runs on; "" where that is not known yet
+    host: str
+    #: process id on that host, once known
+    pid: int | None
+    #: as ``fiber ps`` has it: ``pending``, ``running``, ``suspended``
+    state: str
+    #: why, in the platform's words
+    reason: str
+
+
+@values.frozen(kw_only=True)
+class QueueStatus:
+    """A queue that the program has made and sent to another process."""
+
+    #: its number in the program
+    number: int
+    #: items in it
+    length: int
+
+
+@values.frozen(kw_only=True)
+class RunStatus:
+    """A run as one of its processes sees it: what that has started, at one moment."""
+
+    #: id of the run; "" where nothing was started yet
+    run: str
+    #: name of the backend
+    backend: str
+    #: process id of the program
+    pid: int
+    #: words of its command line
+    program: tuple[str, ...]
+    #: its pools and executors
+    pools: tuple[PoolStatus, ...]
+    #: its other processes
+    processes: tuple[ProcessState, ...]
+    #: its queues
+    queues: tuple[QueueStatus, ...]
+
+
+def status() -> RunStatus:
+    """How the pools, processes and queues of this process are at this moment.
+
+    It is made from what they know anyhow, by a walk over all workers and calls; a program that does
+    not ask pays nothing.
+    """
+    from fiber._runtime import runtime
+
+    started = runtime.started()
+    if started is None:
+        return RunStatus(
+            run="",
+            backend="",
+            pid=os.getpid(),
+            program=tuple(sys.argv),
+            pools=(),
+            processes=(),
+            queues=(),
+        )
+    # by name: what collects is built upon these values
+    found: RunStatus = load_object("fiber._watch.status:collect")(started)
+    return found

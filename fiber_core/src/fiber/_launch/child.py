@@ -81,13 +81,18 @@ class Child:
     @property
     def pid(self) -> int | None:
         """Process id on its host; waits for the child's hello within ``start_timeout``."""
-        if self._pid is None and self.job is not None:
-            pids = self.job.data.get("pids") or ()
-            if pids:
-                return int(pids[0])
+        if self.known_pid is None and self.job is not None:
             self._wait_for(
                 lambda: self._pid is not None or self._has_ended(), self._launcher.start_timeout
             )
+        return self.known_pid
+
+    @property
+    def known_pid(self) -> int | None:
+        """Process id on its host where it is known by now."""
+        if self._pid is None and self.job is not None:
+            pids = self.job.data.get("pids") or ()
+            return int(pids[0]) if pids else None
         return self._pid
 
     @property

@@ -221,6 +221,10 @@ class Store:
         """The object of this process with a target; None if it exists no more."""
         return self._own.get(target)
 
+    def owned(self) -> list[OwnedObject]:
+        """The objects of this process."""
+        return list(self._own.values())
+
     def forget(self, shared: OwnedObject) -> None:
         """Stop serving an object of this process that has no references left."""
         if self._own.pop(shared.target, None) is not None:

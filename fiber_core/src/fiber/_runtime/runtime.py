@@ -35,6 +35,7 @@ from fiber.model import BackendContext, JobSpec
 if TYPE_CHECKING:
     from fiber._agent.instructions import Instructions
     from fiber._config.settings import Config
+    from fiber._launch.child import Child
     from fiber._launch.launcher import Launcher
     from fiber._plugins.manager import Plugins
     from fiber._wire.client import Client, ClientPool
@@ -383,6 +384,11 @@ class Runtime:
                 from fiber._launch.launcher import Launcher
 
                 self._launcher = Launcher(self)
+                if self.is_master:
+                    from fiber._runtime.status_socket import StatusSocket
+
+                    # there is something to see from now on
+                    self.own(StatusSocket(self))
             return self._launcher
 
     def urls(self) -> list[str]:
@@ -418,6 +424,15 @@ class Runtime:
     def new_target(self) -> int:
         """A number by which other processes address an object of this one."""
         return next(self._targets)
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """What :meth:`own` was given and is not closed."""
+        return tuple(self._parts)
+
+    def children(self) -> list[Child]:
+        """The jobs that this process started and that have not ended."""
+        return [] if self._launcher is None else self._launcher.alive()
 
     def own(self, part: Any) -> None:
         """Have ``part.close()`` called when the runtime closes, last added first."""

@@ -72,6 +72,16 @@ class _ItemsEnvelope:
         self.refers = True
 
 
+def name_of(function: Any) -> str:
+    """Name of a function for people."""
+    name = getattr(function, "__qualname__", None)
+    if name is None:
+        # a partial has its function's
+        inner = getattr(function, "func", function)
+        name = getattr(inner, "__qualname__", type(inner).__qualname__)
+    return str(name)
+
+
 class Call:
     """One call as the dispatcher keeps it until it is done."""
 
@@ -87,6 +97,8 @@ class Call:
         retry: bool,
     ) -> None:
         self.number = number
+        #: name of the function for people
+        self.name = name_of(function)
         self.mode = mode
         self.sink = sink
         self.chunksize = chunksize

@@ -10,9 +10,9 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from fiber._tasks import protocol
 from fiber._tasks.call import Call, Sink
@@ -92,6 +92,72 @@ class WorkerObserver(Protocol):
         """A worker was sent RETIRE."""
 
 
+class Mishap(NamedTuple):
+    """A task that failed."""
+
+    #: name of its function
+    function: str
+    #: position among the items of its call
+    item: int
+    #: class and text of its error
+    error: str
+    #: seconds since the epoch
+    when: float
+
+
+#: most failed tasks that are remembered, and characters of what each says
+_MOST_MISHAPS, _MOST_TEXT = 8, 500
+
+
+class Mishaps:
+    """Count of what went wrong, with the last few failed tasks as text. Costs nothing that succeeds."""
+
+    def __init__(self) -> None:
+        #: tasks that failed
+        self.count = 0
+        #: items that ran again since a worker was lost
+        self.retried = 0
+        #: the last ones that failed
+        self.last: deque[Mishap] = deque(maxlen=_MOST_MISHAPS)
+
+    def failed(self, function: str, errors: Mapping[int, BaseException | None]) -> None:
+        """Some items failed; None for one that was skipped because of another."""
+        self.count += len(errors)
+        for index, error in itertools.islice(errors.items(), _MOST_MISHAPS):
+            if error is not None:
+                # as text: an error may hold what its program expects to be released
+                self.last.append(Mishap(function, index, _text_of(error), time.time()))
+
+
+def _text_of(error: BaseException) -> str:
+    name = type(error).__name__
+    try:
+        text = str(error)
+    # the user's own code
+    except Exception:
+        text = "(its text cannot be made)"
+    return f"{name}: {text}"[:_MOST_TEXT]
+
+
+class TasksView(NamedTuple):
+    """What waits, runs and has ended, in items."""
+
+    #: that no worker holds
+    waiting: int
+    #: that workers hold
+    running: int
+    #: that have ended, the failed ones among them
+    done: int
+    #: that raised or were given up
+    failed: int
+    #: that ran again since a worker was lost
+    retried: int
+    #: by identity of a worker: how many it holds, and the function of the first
+    held: dict[str, tuple[int, str]]
+    #: the last ones that failed
+    errors: tuple[Mishap, ...]
+
+
 #: a call's item size is observed again when it has changed by this factor
 _SIZE_CHANGE = 2.0
 
@@ -145,6 +211,10 @@ class Dispatcher:
         self._resized: deque[Call] = deque()
         #: outcomes of the DONE message that is being handled
         self._received: ReceivedOutcomes | None = None
+        #: items of calls that are over
+        self._ended_items = 0
+        #: what went wrong so far
+        self.mishaps = Mishaps()
         #: why no more calls are taken
         self._ended: BaseException | None = None
 
@@ -301,6 +371,26 @@ class Dispatcher:
             session = self._sessions.get(found[0])
             return None if session is None else (session.ident, time.monotonic() - found[1])
 
+    def look(self) -> TasksView:
+        """What waits, runs and has ended; a walk over all calls and workers."""
+        with self.lock:
+            totals = self.table.totals()
+            held: dict[str, tuple[int, str]] = {}
+            for session in self._sessions.values():
+                entries = self.table.held(session.name)
+                calls = (self._calls.get(entry.call) for entry in entries)
+                name = next((call.name for call in calls if call is not None), "")
+                held[session.ident] = sum(one.stop - one.done for one in entries), name
+            return TasksView(
+                waiting=totals.waiting,
+                running=totals.running,
+                done=self._ended_items + totals.finished,
+                failed=self.mishaps.count,
+                retried=self.mishaps.retried,
+                held=held,
+                errors=tuple(self.mishaps.last),
+            )
+
     def close(self) -> None:
         """Cancel timers and forget workers."""
         with self.lock:
@@ -453,6 +543,8 @@ class Dispatcher:
         if call is None or received is None:
             return
         values, errors = received.of(step.start, step.stop)
+        if errors:
+            self.mishaps.failed(call.name, errors)
         call.forget(step.start, step.stop)
         call.sink.accept(step.start, values, errors)
 
@@ -462,7 +554,9 @@ class Dispatcher:
         if call is None:
             return
         for index in range(step.start, step.stop):
-            call.sink.fail(index, index + 1, call.crash_error(index, step.attempts))
+            error = call.crash_error(index, step.attempts)
+            self.mishaps.failed(call.name, {index: error})
+            call.sink.fail(index, index + 1, error)
         call.forget(step.start, step.stop)
 
     def _withdrawn(self, step: events.Withdraw) -> None:
@@ -472,6 +566,7 @@ class Dispatcher:
 
     def _requeued(self, step: events.Requeue) -> None:
         self._lost_counts[0] += step.stop - step.start
+        self.mishaps.retried += step.stop - step.start
 
     def _retire(self, step: events.Retire) -> None:
         session = self._sessions[step.worker]
@@ -481,6 +576,7 @@ class Dispatcher:
     def _call_done(self, step: events.CallDone) -> None:
         call = self._calls.pop(step.call, None)
         if call is not None:
+            self._ended_items += call.count
             call.sink.done()
             self._release(call)
             self._drained.notify_all()

@@ -1,11 +1,13 @@
 """What lets people see how a run goes; imported only where somebody asks.
 
-A :class:`progress.Watch` stands between a call and the sink of its results, counts what comes, and
+:func:`status.collect` tells how the pools and processes of a program are, from what they know anyhow; the
+program's status socket (:mod:`fiber._runtime.status_socket`) answers with it. A :class:`progress.Watch` stands between a call and the sink of its results, counts what comes, and
 shows it on a thread of its own; the call neither waits for that thread nor fails with it.
 
 Invariants: a program that asks for nothing imports nothing of this package and counts nothing;
 showing something may fail, and the work goes on; the dispatcher's lock is held for counting alone.
 
 progress      the progress of one call: counted, and shown until its end
+status        the status of a run: collected here, or asked for at another program
 display       where it is shown: a terminal, a notebook, lines
 """

@@ -46,20 +46,17 @@ class Watch:
         self._total: int | None = None
         self._function = ""
 
-    def begin(
-        self, function: Any, group: WorkerGroup, call: Call | None, total: int | None = None
-    ) -> None:
+    def begin(self, group: WorkerGroup, call: Call | None, total: int | None = None) -> None:
         """Show the progress of a call from now on.
 
         Args:
-            function: the call's.
             group: that runs it.
             call: the call; None where it has failed already.
             total: items in all; None for as many as the call has once it is closed.
         """
         if call is None:
             return
-        self._function, self._group, self._call = name_of(function), group, call
+        self._function, self._group, self._call = call.name, group, call
         self._total = total
         thread = threading.Thread(target=self._run, name="fiber-progress", daemon=True)
         # a program that ends meanwhile leaves no half of a line
@@ -159,12 +156,6 @@ class Watch:
             reason=outlook.reason,
             is_over=is_over,
         )
-
-
-def name_of(function: Any) -> str:
-    """Name of a function for people."""
-    inner = getattr(function, "func", function)
-    return str(getattr(inner, "__qualname__", type(inner).__qualname__))
 
 
 def length_of(iterable: Any) -> int | None:

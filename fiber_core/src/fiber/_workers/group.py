@@ -27,6 +27,7 @@ from fiber._tasks.shared_payload import PayloadStore
 from fiber._workers.manager import WorkerManager
 from fiber._workers.options import PoolOptions, SealedPayloadStore, require_positive
 from fiber._workers.pool_process import PoolWorker
+from fiber._workers.records import WorkerRecord
 from fiber._workers.state import Loss
 from fiber.exceptions import TerminatedError
 from fiber.model import JobStatus, ResourceRequest, Timing
@@ -131,6 +132,15 @@ class WorkerGroup:
             self._autoscale()
 
     @property
+    def name(self) -> str:
+        """Name for people: that of its pool or executor, and a number from the second group on."""
+        return self._name
+
+    def records(self) -> list[WorkerRecord]:
+        """The workers that have not ended, those of former managers, too."""
+        return [one for m in (*self._retiring, self.manager) for one in m.workers()]
+
+    @property
     def timing(self) -> Timing:
         """Durations of the run."""
         return self._runtime.timing
@@ -199,7 +209,7 @@ class WorkerGroup:
         if timeout is None:
             if self.join(self._runtime.timing.wait_report):
                 return True
-            left = [one for m in (*self._retiring, self.manager) for one in m.workers()]
+            left = self.records()
             if left:
                 log.warning(
                     "fiber: %s: waiting for %s to end; has a task left a thread that is no daemon?",
@@ -245,9 +255,7 @@ class WorkerGroup:
 
     def _ended(self) -> None:
         # nothing joins the workers of a pool that was collected
-        if self._closing and not any(
-            manager.workers() for manager in (*self._retiring, self.manager)
-        ):
+        if self._closing and not self.records():
             self._withdraw()
 
     # -- WorkerObserver, called by the dispatcher

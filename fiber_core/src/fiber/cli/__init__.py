@@ -9,6 +9,7 @@ group      the lazy group of sub-commands
 errors     errors and signals as exit codes
 options    options shared by commands, parsers of their values, options that backends add
 session    settings, plugins and backend of one command; runs that it begins
+runs       runs of this host, for commands that look into them
 show       tables, JSON, and looking up jobs
 watch      events of jobs, signals and answers on the terminal in one queue
 ========== ==========================================================================

@@ -20,6 +20,7 @@ BUILT_IN = (
     "mpirun",
     "ring",
     "ps",
+    "top",
     "logs",
     "exec",
     "rsh",

@@ -306,6 +306,21 @@ class PendingTable:
         found = self._ledger.calls.get(call)
         return None if found is None else views.of_call(found)
 
+    def totals(self) -> views.Totals:
+        """Items that wait, run and have ended, of the calls that are not over; a walk over them."""
+        running = sum(
+            entry.stop - entry.done
+            for worker in self._ledger.workers.values()
+            for entry in worker.held
+            if not entry.call.is_over
+        )
+        count = finished = 0
+        for call in self._ledger.calls.values():
+            count += call.count
+            finished += call.finished
+        # what two workers hold is counted for both
+        return views.Totals(max(0, count - finished - running), running, finished)
+
     def snapshot(self) -> views.Snapshot:
         """View of everything; costs a walk over all calls and workers."""
         return views.Snapshot(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from fiber._base import values
 from fiber._tasks.pending.call_state import CallState
 from fiber._tasks.pending.worker_state import Entry, WorkerState
@@ -64,6 +66,17 @@ class WorkerView:
     is_draining: bool
     #: its entries, in the order in which it runs them
     held: tuple[HeldView, ...]
+
+
+class Totals(NamedTuple):
+    """Items of the calls that are not over."""
+
+    #: that no worker holds
+    waiting: int
+    #: that workers hold
+    running: int
+    #: accepted or abandoned
+    finished: int
 
 
 @values.frozen(kw_only=True)

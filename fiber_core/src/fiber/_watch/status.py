@@ -1,0 +1,187 @@
+"""Status of a run: made of what its parts know, when somebody asks; and asked for at other programs.
+
+:func:`collect` tells of this process; :func:`ask` reads what another program of this user on this host
+tells of itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fiber._base import values
+from fiber._objects.address import Kind
+from fiber._objects.queue.channel import Channel
+from fiber._objects.store import Store
+from fiber._runtime.status_socket import NAME
+from fiber._workers.group import WorkerGroup
+from fiber.exceptions import FiberError
+from fiber.model import JobState
+from fiber.watching import (
+    FailedTask,
+    PoolStatus,
+    ProcessState,
+    QueueStatus,
+    RunStatus,
+    WorkerStatus,
+)
+
+if TYPE_CHECKING:
+    from fiber._launch.child import Child
+    from fiber._runtime.runtime import Runtime
+    from fiber._workers.records import WorkerRecord
+
+
+def collect(runtime: Runtime) -> RunStatus:
+    """Return the status of a run as this process of it sees it."""
+    groups = [part for part in runtime.parts if isinstance(part, WorkerGroup)]
+    pools = tuple(of_group(group) for group in groups if group.began)
+    workers = {record.child.ident for group in groups for record in group.records()}
+    return RunStatus(
+        run=runtime.run_id,
+        backend=runtime.info.name,
+        pid=os.getpid(),
+        program=tuple(sys.argv),
+        pools=pools,
+        processes=tuple(
+            _of_child(child) for child in runtime.children() if child.ident not in workers
+        ),
+        queues=tuple(
+            QueueStatus(number=shared.target, length=shared.size(0))
+            for part in runtime.parts
+            if isinstance(part, Store)
+            for shared in part.owned()
+            if isinstance(shared, Channel) and shared.kind is Kind.QUEUE
+        ),
+    )
+
+
+def as_data(runtime: Runtime) -> dict[str, Any]:
+    """Return :func:`collect` as what JSON can hold."""
+    data: dict[str, Any] = _plain(collect(runtime))
+    return data
+
+
+def of_group(group: WorkerGroup) -> PoolStatus:
+    """Return the status of one group of workers."""
+    tasks, outlook = group.dispatcher.look(), group.manager.outlook()
+    workers = tuple(_of_worker(one, *tasks.held.get(one.ident, (0, ""))) for one in group.records())
+    return PoolStatus(
+        name=group.name,
+        wanted=outlook.desired,
+        ready=outlook.ready,
+        reason=outlook.reason,
+        waiting=tasks.waiting,
+        running=tasks.running,
+        done=tasks.done,
+        failed=tasks.failed,
+        retried=tasks.retried,
+        workers=workers,
+        errors=tuple(FailedTask(**one._asdict()) for one in tasks.errors),
+    )
+
+
+def _of_worker(record: WorkerRecord, running: int, function: str) -> WorkerStatus:
+    child, status = record.child, record.child.status
+    process = child.process_status(record.index)
+    if record.suspended_at is not None:
+        state = "suspended"
+    elif record.stopped_at is not None:
+        state = "stopped"
+    elif record.leaving or record.killed_at is not None:
+        state = "leaving"
+    elif not record.ready:
+        state = "waiting" if status is not None and _is_pending(child) else "starting"
+    else:
+        state = "busy" if running else "idle"
+    said = status.message if status is not None and state in {"suspended", "waiting"} else ""
+    return WorkerStatus(
+        name=record.name,
+        host=child.host,
+        pid=None if process is None else process.pid,
+        state=state,
+        reason=said,
+        running=running,
+        function=function,
+    )
+
+
+def _of_child(child: Child) -> ProcessState:
+    status = child.status
+    return ProcessState(
+        name=child.name,
+        host=child.host,
+        pid=child.known_pid,
+        state="starting" if status is None else status.state.value,
+        reason="" if status is None else status.message,
+    )
+
+
+def _is_pending(child: Child) -> bool:
+    return child.status is not None and child.status.state is JobState.PENDING
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    if isinstance(
+        value, (RunStatus, PoolStatus, WorkerStatus, ProcessState, QueueStatus, FailedTask)
+    ):
+        return {name: _plain(one) for name, one in values.asdict(value).items()}
+    return value
+
+
+class Asker:
+    """Connection to the program of a run, to ask how it goes again and again; a context manager.
+
+    Args:
+        folder: the run's.
+        patience: seconds to wait for an answer.
+
+    Raises:
+        FiberError: nobody answers there.
+    """
+
+    def __init__(self, folder: Path, patience: float) -> None:
+        self._run = folder.name
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(patience)
+        try:
+            self._socket.connect(str(folder / NAME))
+        except OSError as error:
+            self._socket.close()
+            raise self._failure(error) from error
+        self._answers = self._socket.makefile("rb")
+
+    def status(self) -> dict[str, Any]:
+        """Return the status as :class:`~fiber.watching.RunStatus` has it, of JSON's types.
+
+        Raises:
+            FiberError: the program does not answer any more.
+        """
+        try:
+            self._socket.sendall(b'{"ask": "status"}\n')
+            answer = json.loads(self._answers.readline())
+        except (OSError, ValueError) as error:
+            raise self._failure(error) from error
+        if not isinstance(answer, dict) or "error" in answer:
+            raise self._failure(answer)
+        return answer
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._answers.close()
+        self._socket.close()
+
+    def __enter__(self) -> Asker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _failure(self, cause: object) -> FiberError:
+        return FiberError(f"the program of run {self._run} does not answer: {cause}")

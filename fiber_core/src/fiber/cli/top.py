@@ -1,0 +1,360 @@
+"""``fiber top``: shows what runs on this host, again and again.
+
+:class:`Board` keeps what was asked for and how fast it changes, :class:`View` what is shown of it;
+:func:`render` draws both. Nothing here changes a run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import click
+
+from fiber.cli.errors import note, plain
+from fiber.cli.options import json_option
+from fiber.exceptions import FiberError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from fiber._watch.status import Asker
+
+__all__ = ["Board", "View", "command", "render"]
+
+#: rates that are kept of each pool
+_HISTORY = 30
+_BARS = "▁▂▃▄▅▆▇█"
+_STYLES = {"busy": "green", "waiting": "yellow", "starting": "yellow", "suspended": "yellow"}
+_POOL_HEADERS = ("RUN", "POOL", "WORKERS", "WAIT", "HELD", "DONE", "FAILED", "AGAIN", "RATE", "")
+_WORKER_HEADERS = ("RUN", "WORKER", "STATE", "PID", "HOST", "TASKS", "FUNCTION")
+#: what workers are sorted by, and of which state they are shown, each the next one after a key
+_ORDERS = ("name", "state", "host", "tasks")
+_FILTERS = ("", "busy", "idle", "waiting", "starting", "leaving")
+_SILENT = "no program here answers for it; 'fiber ps' lists its jobs"
+
+
+@click.command("top", short_help="Show what runs on this host, live.")
+@click.option("--once", is_flag=True, help="Print it once, for scripts.")
+@click.option(
+    "--interval", type=click.FloatRange(min=0.1), default=1.0, help="Seconds between looks."
+)
+@json_option
+@click.argument("run", metavar="[RUN]", default="")
+def command(run: str, once: bool, interval: float, as_json: bool) -> None:
+    """Show the pools, workers and processes of your runs whose programs are on this host.
+
+    RUN, an id or the beginning of one, is for one of them. Keys: q quits, s sorts the workers by
+    something else, f shows those of another state, e shows or hides errors. --json prints once.
+    """
+    from fiber.cli import show
+
+    with contextlib.closing(Board(run)) as board:
+        board.look()
+        if as_json:
+            show.as_json(board.data())
+        elif once:
+            _print(board)
+        elif sys.stdin.isatty() and sys.stdout.isatty():
+            _follow(board, interval)
+        else:
+            msg = "fiber top needs a terminal; --once prints what there is, --json for programs"
+            raise FiberError(msg)
+
+
+@attrs.define
+class _Watched:
+    """A run that is watched."""
+
+    description: dict[str, Any]
+    asker: Asker | None
+    #: the last answer; None where nobody answers
+    status: dict[str, Any] | None = None
+
+
+class Board:
+    """The runs of this host and how they change.
+
+    Args:
+        word: beginning of the ids of the runs that are meant.
+    """
+
+    def __init__(self, word: str = "") -> None:
+        self._word = word
+        self._runs: dict[str, _Watched] = {}
+        #: by run and pool: when it was asked, and how many tasks were done
+        self._counts: dict[tuple[str, str], tuple[float, int]] = {}
+        self._rates: dict[tuple[str, str], deque[float]] = {}
+
+    def look(self) -> None:
+        """Ask all runs how they are.
+
+        Raises:
+            FiberError: there is no run of that word any more.
+        """
+        from fiber._watch.status import Asker
+        from fiber.cli.runs import find_runs
+        from fiber.model import Timing
+
+        found = {run.id: run for run in find_runs(self._word)}
+        for ident in self._runs.keys() - found.keys():
+            self._close(self._runs.pop(ident))
+        for ident, run in found.items():
+            watched = self._runs.setdefault(ident, _Watched(run.description, None))
+            try:
+                if watched.asker is None:
+                    watched.asker = Asker(run.folder, Timing().parent_answer)
+                self.take(ident, watched.asker.status(), time.monotonic())
+            except FiberError:
+                self._close(watched)
+
+    def take(self, ident: str, status: dict[str, Any], now: float) -> None:
+        """Take the answer of a run."""
+        watched = self._runs.setdefault(ident, _Watched({}, None))
+        watched.status = status
+        for pool in status["pools"]:
+            key = ident, pool["name"]
+            before = self._counts.get(key)
+            if before is not None and now > before[0]:
+                rates = self._rates.setdefault(key, deque(maxlen=_HISTORY))
+                rates.append(max(0.0, (pool["done"] - before[1]) / (now - before[0])))
+            self._counts[key] = now, pool["done"]
+
+    def close(self) -> None:
+        """Close the connections."""
+        for watched in self._runs.values():
+            self._close(watched)
+
+    def data(self) -> list[dict[str, Any]]:
+        """What there is, for programs."""
+        return [
+            {"run": ident, **watched.description, "status": watched.status}
+            for ident, watched in self._runs.items()
+        ]
+
+    def pools(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The pools of all runs that answer, each with the id of its run."""
+        for ident, watched in self._runs.items():
+            for pool in (watched.status or {}).get("pools", ()):
+                yield ident, pool
+
+    def workers(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Their workers, and their other processes, each with the id of its run."""
+        for ident, pool in self.pools():
+            for worker in pool["workers"]:
+                yield ident, worker
+        for ident, watched in self._runs.items():
+            for process in (watched.status or {}).get("processes", ()):
+                yield ident, {**process, "running": 0, "function": ""}
+
+    def silent(self) -> list[str]:
+        """The runs that nobody here answers for."""
+        return [ident for ident, watched in self._runs.items() if watched.status is None]
+
+    def rates(self, ident: str, pool: str) -> list[float]:
+        """Tasks a second of a pool, oldest first."""
+        return list(self._rates.get((ident, pool), ()))
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def _close(self, watched: _Watched) -> None:
+        if watched.asker is not None:
+            watched.asker.close()
+        watched.asker = watched.status = None
+
+
+@attrs.define
+class View:
+    """What is shown of a board; keys change it."""
+
+    #: what workers are sorted by
+    order: str = _ORDERS[0]
+    #: state of the workers that are shown; "" for all
+    state: str = _FILTERS[0]
+    #: True where the last errors are shown
+    errors: bool = True
+    #: True once it is to end
+    is_over: bool = False
+
+    def press(self, key: str) -> None:
+        """Take a key; those that mean nothing change nothing."""
+        if key in {"q", "\x03", "\x04"}:
+            self.is_over = True
+        elif key == "s":
+            self.order = _next(_ORDERS, self.order)
+        elif key == "f":
+            self.state = _next(_FILTERS, self.state)
+        elif key == "e":
+            self.errors = not self.errors
+
+    def select(self, board: Board) -> list[tuple[str, dict[str, Any]]]:
+        """The workers that are shown, in order."""
+        kept = [one for one in board.workers() if not self.state or one[1]["state"] == self.state]
+        keys = {
+            "state": lambda one: (one[1]["state"], one[0]),
+            "host": lambda one: (one[1]["host"], one[0]),
+            "tasks": lambda one: -one[1]["running"],
+        }
+        key = keys.get(self.order)
+        return kept if key is None else sorted(kept, key=key)
+
+
+def _next(among: tuple[str, ...], current: str) -> str:
+    return among[(among.index(current) + 1) % len(among)]
+
+
+def _pool_row(board: Board, ident: str, pool: dict[str, Any]) -> tuple[str, ...]:
+    rates = board.rates(ident, pool["name"])
+    numbers = (pool[name] for name in ("waiting", "running", "done", "failed", "retried"))
+    return (
+        ident,
+        pool["name"],
+        f"{pool['ready']}/{pool['wanted']}",
+        *map(str, numbers),
+        f"{rates[-1]:.3g}/s" if rates else "",
+        sparkline(rates),
+    )
+
+
+def _worker_row(ident: str, worker: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        ident,
+        worker["name"],
+        worker["state"],
+        "" if worker["pid"] is None else str(worker["pid"]),
+        worker["host"],
+        str(worker["running"] or ""),
+        worker["function"],
+    )
+
+
+def _reasons(board: Board) -> Iterator[str]:
+    for ident, pool in board.pools():
+        if pool["reason"]:
+            missing = pool["wanted"] - pool["ready"]
+            yield f"{ident} {pool['name']}: {missing} of {pool['wanted']} workers are missing: {pool['reason']}"
+    for ident in board.silent():
+        yield f"{ident}: {_SILENT}"
+
+
+def _errors(board: Board) -> list[str]:
+    found = sorted(
+        (error["when"], f"{ident} {error['function']}[{error['item']}]: {error['error']}")
+        for ident, pool in board.pools()
+        for error in pool["errors"]
+    )
+    return [text for _, text in found]
+
+
+def sparkline(values: list[float]) -> str:
+    """Return values as bars of one character each, the highest of them whole."""
+    top = max(values, default=0.0)
+    if top <= 0:
+        return _BARS[0] * len(values)
+    return "".join(_BARS[min(7, int(8 * value / top))] for value in values)
+
+
+def _print(board: Board) -> None:
+    from fiber.cli import show
+
+    pools = [_pool_row(board, ident, pool)[:-2] for ident, pool in board.pools()]
+    show.table(_POOL_HEADERS[:-2], pools)
+    print()
+    workers = [_worker_row(ident, worker) for ident, worker in board.workers()]
+    show.table(_WORKER_HEADERS, workers, styles=_STYLES)
+    for line in (*_reasons(board), *_errors(board)):
+        note(line)
+
+
+def render(board: Board, view: View, height: int) -> RenderableType:
+    """Draw a board.
+
+    Args:
+        board: the runs.
+        view: what is shown of them.
+        height: lines that there are.
+    """
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    def line(text: str, style: str = "") -> Text:
+        # texts of jobs and platforms give no orders to the terminal
+        return Text(plain(" ".join(text.split())), style, no_wrap=True, overflow="ellipsis")
+
+    def table(headers: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
+        shown = Table(box=None, pad_edge=False, header_style="bold")
+        for header in headers:
+            shown.add_column(header, no_wrap=True, overflow="ellipsis")
+        for row in rows:
+            shown.add_row(*(line(cell, _STYLES.get(cell, "")) for cell in row))
+        return shown
+
+    pools = list(board.pools())
+    rate = sum(sum(board.rates(ident, pool["name"])[-1:]) for ident, pool in pools)
+    ready = sum(pool["ready"] for _, pool in pools)
+    head = f"fiber top: {len(board)} runs, {ready} workers, {rate:.3g} tasks/s"
+    reasons = [line(text, "yellow") for text in _reasons(board)]
+    errors = [line(text, "red") for text in (_errors(board) if view.errors else [])[-5:]]
+    selected = view.select(board)
+    rows = [_pool_row(board, ident, pool) for ident, pool in pools]
+    # a head and a foot, the heads of tables, a line between
+    room = max(0, height - len(rows) - len(reasons) - len(errors) - 7)
+    foot = f"q quit, s sort: {view.order}, f show: {view.state or 'all'}, e errors"
+    if len(selected) > room:
+        foot += f", {len(selected) - room} more workers"
+    return Group(
+        line(head, "bold"),
+        line(""),
+        table(_POOL_HEADERS, rows),
+        *reasons,
+        line(""),
+        table(_WORKER_HEADERS, [_worker_row(*one) for one in selected[:room]]),
+        *errors,
+        line(foot, "dim"),
+    )
+
+
+def _follow(board: Board, interval: float) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    console, view = Console(highlight=False), View()
+    with (
+        _keys() as terminal,
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
+        due = time.monotonic() + interval
+        while not view.is_over:
+            live.update(render(board, view, console.height), refresh=True)
+            left = due - time.monotonic()
+            if left <= 0:
+                board.look()
+                due = time.monotonic() + interval
+            elif select.select([terminal], [], [], left)[0]:
+                pressed = os.read(terminal, 64).decode("utf-8", "replace")
+                for key in pressed or "q":
+                    view.press(key)
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[int]:
+    """Have keys arrive one by one; yields the descriptor."""
+    import termios
+    import tty
+
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    try:
+        tty.setcbreak(terminal)
+        yield terminal
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)

@@ -1,0 +1,163 @@
+"""``fiber top``: what is shown of the runs of a host, and what keys do."""
+
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+import fiber as mp
+from fiber._agent import rundir
+from fiber.cli.main import cli
+from fiber.cli.top import Board, View, render, sparkline
+from pool_tasks import fail_at
+from waiting import PATIENCE, until
+
+
+def worker(name, state="busy", **fields):
+    return {
+        "name": name,
+        "host": "n1",
+        "pid": 7,
+        "state": state,
+        "reason": "",
+        "running": 2,
+        "function": "train",
+        **fields,
+    }
+
+
+def status(done=0, workers=(), **fields):
+    pool = {
+        "name": "pool-1",
+        "wanted": 4,
+        "ready": 2,
+        "reason": "Insufficient cpu.",
+        "waiting": 90,
+        "running": 4,
+        "done": done,
+        "failed": 1,
+        "retried": 3,
+        "workers": list(workers),
+        "errors": [{"function": "train", "item": 5, "error": "ValueError: \x1b[2J", "when": 1.0}],
+        **fields,
+    }
+    return {"run": "0000000a", "pools": [pool], "processes": [], "queues": []}
+
+
+@pytest.fixture
+def board():
+    board = Board()
+    board.take("0000000a", status(100), 10.0)
+    workers = [worker("w-1", running=1), worker("w-2", "idle", host="n0"), worker("w-3", running=9)]
+    board.take("0000000a", status(150, workers), 12.0)
+    yield board
+    board.close()
+
+
+def drawn(board, view=None, height=30):
+    console = Console(file=io.StringIO(), width=120, height=height)
+    console.print(render(board, view or View(), height))
+    return console.file.getvalue()
+
+
+def invoke(*words):
+    return CliRunner().invoke(cli, ["top", *words], prog_name="fiber")
+
+
+def test_it_shows_how_fast_pools_are_what_waits_why_and_what_failed(board):
+    shown = drawn(board)
+
+    assert "fiber top: 1 runs, 2 workers, 25 tasks/s" in shown
+    assert re.search(r"0000000a +pool-1 +2/4 +90 +4 +150 +1 +3 +25/s +█", shown)
+    assert "0000000a pool-1: 2 of 4 workers are missing: Insufficient cpu." in shown
+    # the words of a job give no orders to the terminal
+    assert r"train[5]: ValueError: \x1b[2J" in shown
+
+
+def test_keys_sort_filter_hide_and_quit(board):
+    view = View()
+
+    def names():
+        return [one["name"] for _, one in view.select(board)]
+
+    assert names() == ["w-1", "w-2", "w-3"]
+    for key, expected in [("s", "w-1 w-3 w-2"), ("s", "w-2 w-1 w-3"), ("s", "w-3 w-2 w-1")]:
+        view.press(key)
+        assert names() == expected.split(), view.order
+    view.press("f")
+    assert names() == ["w-3", "w-1"]
+    view.press("e")
+    assert "ValueError" not in drawn(board, view)
+    view.press("x")
+    assert not view.is_over
+    view.press("q")
+    assert view.is_over
+
+
+def test_what_finds_no_room_is_counted(board):
+    shown = drawn(board, height=12)
+
+    assert "1 more workers" in shown
+    assert len(shown.splitlines()) <= 12
+
+
+@pytest.mark.parametrize(
+    "values, bars", [([], ""), ([0.0, 0.0], "▁▁"), ([0.0, 5.0, 10.0], "▁▅█"), ([1.0], "█")]
+)
+def test_a_sparkline_is_as_high_as_its_highest_value(values, bars):
+    assert sparkline(values) == bars
+
+
+class TestCommand:
+    def test_it_prints_once_what_runs_and_who_does_not_answer(self, run_root):
+        rundir.create("0000000b", "fake", detached=True)
+        with mp.Pool(1) as pool:
+            with pytest.raises(ValueError, match="bad"):
+                pool.starmap(fail_at, [(1, 1)])
+            done, data = invoke("--once"), invoke("--json")
+        pool.join()
+        rundir.remove(run_root / "fiber" / "0000000b")
+
+        rows = [line.split("\t") for line in done.stdout.splitlines()]
+        (told,) = [row for row in rows if len(row) == 8 and row[1].startswith("pool-")]
+        assert told[2:] == ["1/1", "0", "0", "1", "1", "0"]
+        assert [row[2] for row in rows if len(row) == 7 and "PoolWorker" in row[1]] == ["idle"]
+        assert "0000000b: no program here answers for it" in done.stderr
+        assert "fail_at[0]: ValueError: bad 1" in done.stderr
+        found = {one["run"]: one["status"] for one in json.loads(data.stdout)}
+        assert found["0000000b"] is None
+        assert found[told[0]]["pools"][0]["done"] == 1
+
+    def test_a_word_that_means_no_run_is_told(self):
+        done = invoke("--once", "abc")
+
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert "no run of yours on this host is 'abc'" in done.stderr
+
+    def test_without_a_terminal_it_says_what_there_is_instead(self):
+        done = invoke()
+
+        assert done.exit_code == 1
+        assert "needs a terminal; --once prints" in done.stderr
+
+    def test_on_a_terminal_it_goes_on_until_q_is_pressed(self):
+        ours, theirs = pty.openpty()
+        before = os.ttyname(theirs)
+        words = [sys.executable, "-m", "fiber.cli.main", "top", "--interval", "0.1"]
+        shown = bytearray()
+        with subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+            while shown.count(b"fiber top") < 3:
+                shown += os.read(ours, 4096)
+            os.write(ours, b"q")
+            assert process.wait(PATIENCE) == 0
+        until(lambda: os.ttyname(theirs) == before)
+        os.close(theirs)
+        os.close(ours)
+        assert b"0 runs" in shown
