@@ -45,30 +45,29 @@ class Kernel:
         self.client.start_channels()
         self.client.wait_for_ready(60)
 
-    def run(self, code, *, interrupt_at=None):
+    def run(self, code, *, interrupt_at=None, until=""):
         """Run a cell; what it printed, and the name of the error that ended it, if one did.
 
         Args:
             code: the cell.
             interrupt_at: text that it prints when it is to be interrupted.
+            until: text that is waited for besides; what processes print comes as it comes.
         """
         cell = self.client.execute(code)
-        text, error = "", None
-        while True:
+        text, error, is_over = "", None, False
+        while not is_over or until not in text:
             message = self.client.get_iopub_msg(timeout=120)
             content = message["content"]
             if message["msg_type"] == "stream":
                 text += content["text"]
             elif message["msg_type"] == "error":
                 error = content["ename"]
-            elif (
-                content.get("execution_state") == "idle"
-                and message["parent_header"].get("msg_id") == cell
-            ):
-                return text, error
+            elif content.get("execution_state") == "idle":
+                is_over = is_over or message["parent_header"].get("msg_id") == cell
             if interrupt_at is not None and interrupt_at in text:
                 interrupt_at = None
                 self.manager.interrupt_kernel()
+        return text, error
 
     def processes(self):
         """The processes that it has started, however deep."""
@@ -126,8 +125,8 @@ def test_functions_of_cells_may_be_defined_anew_and_processes_print_into_cells(k
         assert kernel.run("print(pool.map(answer, [1]))") == (f"['{answer}']\n", None)
     kernel.run("def say(queue):\n    print('from a process', flush=True)\n    queue.put(answer(1))")
     code = "queue = fiber.Queue()\nprocess = fiber.Process(target=say, args=(queue,))\n"
-    code += "process.start()\nprint(queue.get())\nprocess.join()\ntime.sleep(1)"
-    text, error = kernel.run(code)
+    code += "process.start()\nprint(queue.get())\nprocess.join()"
+    text, error = kernel.run(code, until="from a process")
     assert sorted(text.splitlines()) == ["from a process", "second"]
     assert error is None
 
