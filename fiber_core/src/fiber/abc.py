@@ -57,14 +57,16 @@ class Backend(abc.ABC):
     def submit_many(self, specs: Sequence[JobSpec]) -> Sequence[Job | BackendError]:
         """Start jobs that have nothing to do with each other, in one call where the platform has one.
 
-        Called from where :meth:`submit` is, for several workers of a pool that are started at once.
-        This one calls :meth:`submit` for each. After a platform could not be asked, it is not asked
-        for the rest.
+        Pools call it for workers that they start at once, 256 at most, where a backend overrides it
+        and no plugin has ``fiber_submit_job``; the first worker comes by :meth:`submit`, and so do
+        all after one that failed, until one is up. This one calls :meth:`submit` for each. After a
+        platform could not be asked, it is not asked for the rest.
 
         Returns:
             one entry for each spec, in their order: its job, or the ``SubmitError``,
             ``CapabilityError`` or ``BackendUnavailableError`` that :meth:`submit` would have raised.
-            The core submits those again that found the platform unavailable.
+            What was refused, or found the platform unavailable, is submitted again as by
+            :meth:`submit`; errors of one call count as one.
         """
         found: list[Job | BackendError] = []
         unavailable: BackendUnavailableError | None = None

@@ -70,7 +70,8 @@ def fiber_detect_backend(environ: Mapping[str, str]) -> BackendClaim | None:
 def fiber_submit_job(backend: Backend, spec: JobSpec) -> Job | None:
     """Fires when a job is submitted; the core's own ``trylast`` answer is ``backend.submit(spec)``.
 
-    Wrap it to label, audit or dry-run.
+    Wrap it to label, audit or dry-run. Where a plugin has this hook, jobs come one by one, also on
+    backends that take several in one call (:meth:`fiber.abc.Backend.submit_many`).
     """
 
 

@@ -17,7 +17,13 @@ from fiber._launch.launcher import Launcher
 from fiber._wire import codec, frames
 from fiber._wire.frames import Kind, Message
 from fiber._wire.identity import Credentials
-from fiber.exceptions import BackendUnavailableError, StartError, SubmitError, WireError
+from fiber.exceptions import (
+    BackendError,
+    BackendUnavailableError,
+    StartError,
+    SubmitError,
+    WireError,
+)
 from fiber.model import (
     BackendInfo,
     Capabilities,
@@ -89,6 +95,17 @@ class FakeRuntime:
         #: what the next submissions raise
         self.errors = []
         self.at_submit = lambda job: None
+
+    takes_many = True
+
+    def submit_many(self, specs):
+        found = []
+        for spec in specs:
+            try:
+                found.append(self.submit(spec))
+            except BackendError as error:
+                found.append(error)
+        return found
 
     def urls(self):
         return ["ipc:///nowhere"]
@@ -193,6 +210,28 @@ class TestLaunching:
         runtime.info = info(images=True)
         launcher.launch(Process())
         assert [spec.image for spec in runtime.specs] == [None, "an-image"]
+
+    def test_of_several_in_one_call_each_has_its_child_or_its_refusal(self, launcher, runtime):
+        seen = []
+        runtime.at_submit = lambda job: runtime.backend.events_queue.put((job, RUNNING))
+        runtime.errors = [SubmitError("no")]
+        found = launcher.launch_many(
+            [(Process(name=f"worker {n}"), {"processes": n}) for n in (1, 2, 3)],
+            on_status=lambda child, status: seen.append((child.name, status)),
+        )
+        refused, *children = found
+        assert isinstance(refused, SubmitError)
+        assert [child.name for child in children] == ["worker 2", "worker 3"]
+        assert [spec.processes for spec in runtime.specs] == [1, 2, 3]
+        assert launcher.alive() == children
+        until(lambda: len(seen) == 2)
+        assert sorted(seen) == [("worker 2", RUNNING), ("worker 3", RUNNING)]
+
+    def test_several_of_which_one_cannot_be_pickled_leave_nothing(self, launcher, runtime):
+        jobs = [(Process(), {}), (Process(args=(threading.Lock(),)), {})]
+        with pytest.raises(TypeError, match="cannot pickle"):
+            launcher.launch_many(jobs, on_status=lambda *_: None)
+        assert (launcher.alive(), runtime.specs) == ([], [])
 
     def test_a_refusal_leaves_nothing(self, launcher, runtime):
         runtime.errors = [SubmitError("no")]

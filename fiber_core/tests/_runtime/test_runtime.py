@@ -7,11 +7,15 @@ import pytest
 
 import fiber
 from fiber._agent.supervisor import start
+from fiber._plugins.manager import load_plugins
 from fiber._runtime import runtime
 from fiber._runtime.runtime import Runtime
 from fiber._runtime.start import ready_runtime
-from fiber.exceptions import BackendUnavailableError, ConfigError
+from fiber.exceptions import BackendError, BackendUnavailableError, ConfigError, SubmitError
 from fiber.executor import Executor
+from fiber.hookspecs import hookimpl
+from fiber.model import JobSpec
+from fiber.testing import FakeBackend
 
 
 @pytest.fixture
@@ -126,3 +130,39 @@ def test_all_parts_are_closed_and_an_interrupt_or_a_platform_that_is_away_is_a_l
     assert told in caplog.text
     assert made.closed
     assert all(part.closed for part in parts)
+
+
+class TestManyJobs:
+    """Jobs come in one call where the backend has one, and no plugin sees each of them."""
+
+    class Many(FakeBackend):
+        answers = 2
+
+        def submit_many(self, specs):
+            return [SubmitError("no") for _ in range(self.answers)]
+
+    class Auditor:
+        @hookimpl
+        def fiber_submit_job(self, spec):
+            return None
+
+    @pytest.fixture
+    def master(self, begun, monkeypatch):
+        current = runtime.current()
+        monkeypatch.setattr(current, "_backend", self.Many())
+        return current
+
+    def test_a_plugin_that_sees_each_job_has_them_come_one_by_one(self, master, monkeypatch):
+        assert master.takes_many
+        monkeypatch.setattr(master, "_plugins", load_plugins(extra=[self.Auditor()]))
+        assert not master.takes_many
+
+    def test_a_backend_without_a_call_for_many_is_not_asked_for_many(self, master, monkeypatch):
+        monkeypatch.setattr(master, "_backend", FakeBackend())
+        assert not master.takes_many
+
+    def test_a_backend_that_leaves_jobs_out_is_named(self, master):
+        spec = JobSpec(run_id=master.run_id, name="n", argv=("true",))
+        assert len(master.submit_many([spec, spec])) == 2
+        with pytest.raises(BackendError, match="answered 2 of 3 specs"):
+            master.submit_many([spec] * 3)

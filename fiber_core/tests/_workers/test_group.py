@@ -55,8 +55,10 @@ class FakeRuntime:
             serve=self.services.__setitem__,
             withdraw=lambda target: self.services.pop(target, None),
         )
-        self.launcher = SimpleNamespace(launch=self._launch)
-        self.asked = []
+        self.launcher = SimpleNamespace(
+            launch=self._launch, launch_many=self._launch_many, takes_many=False
+        )
+        self.asked, self.calls = [], []
 
     def new_target(self):
         return 7
@@ -73,6 +75,16 @@ class FakeRuntime:
         self.at_start(child)
         self.children.append(child)
         return child
+
+    def _launch_many(self, jobs, *, on_status):
+        self.calls.append(len(jobs))
+        found = []
+        for process, options in jobs:
+            try:
+                found.append(self._launch(process, waits=False, on_status=on_status, **options))
+            except SubmitError as error:
+                found.append(error)
+        return found
 
 
 class World:
@@ -308,6 +320,23 @@ class TestManager:
         with pytest.raises(SubmitError):
             world.group.begin()
         world.begin(2)
+
+    def test_the_others_come_in_one_call_and_those_of_it_that_were_refused_again(self, worlds):
+        world = worlds(size=6)
+        world.runtime.launcher.takes_many = True
+
+        def at_start(child):
+            if child.ident == "3" and not world.runtime.asked[6:]:
+                raise SubmitError("quota")
+            # before the call has returned
+            child.report(RUNNING)
+
+        world.runtime.at_start = at_start
+        world.begin(6)
+        until(lambda: len(world.group.manager.workers()) == 6)
+        assert world.runtime.calls == [5]
+        assert len(world.group.processes()) == 6
+        assert world.group.error is None
 
     @pytest.mark.parametrize("error", [SubmitError("quota"), OSError("too many open files")])
     def test_a_start_that_fails_later_is_tried_again_whatever_it_raised(self, worlds, error):

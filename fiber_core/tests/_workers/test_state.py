@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from fiber._agent.instructions import DESCRIPTORS_LOST
 from fiber._base import values
 from fiber._workers import state as module
-from fiber._workers.state import GiveUp, GroupState, Report, Retire, Start, Stop
+from fiber._workers.state import MAX_JOBS, GiveUp, GroupState, Report, Retire, Start, Stop
 from fiber.exceptions import BackendUnavailableError, SubmitError
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind, Timing
 from tasks_world import KILLED, LEFT, RUNNING, STOPPED, FakeJob
@@ -52,11 +52,12 @@ class Play:
         while (step := self.group.next(self.now)) is not None:
             steps.append(step)
             if isinstance(step, Start) and self.refusal is not None:
-                self.group.not_started(self.refusal, self.now)
+                self.group.not_started(self.refusal, self.now, step.jobs)
             elif isinstance(step, Start):
-                job = job_of(str(len(self.jobs)), step.count)
-                self.jobs.append(job)
-                self.group.started(job, step.count)
+                for _ in range(step.jobs):
+                    job = job_of(str(len(self.jobs)), step.count)
+                    self.jobs.append(job)
+                    self.group.started(job, step.count)
             if isinstance(step, Stop):
                 break
         self.steps += steps
@@ -167,6 +168,25 @@ class TestStarting:
         play.group.starting += 1
         play.group.started(job_of("0"), 1)
         assert not play.group.workers["0"].exit_sent
+
+    def test_where_a_platform_takes_many_those_that_are_missing_come_in_one_call(self):
+        play = Play(9, per_job=2)
+        play.group.takes_many = True
+        assert play.run() == [Start(2, 4), Start(1)]
+        play.up()
+        assert play.run() == []
+        play.group.desired = 2 * MAX_JOBS + 10
+        assert play.run() == [Start(2, MAX_JOBS), Start(1)]
+
+    def test_after_a_failure_one_tries_whether_it_passes(self):
+        play = Play(200)
+        play.group.takes_many, play.refusal = True, SubmitError("quota")
+        # all that one call was refused is one failure
+        assert play.run()[:2] == [Start(1, 200), Start(1)]
+        play.refusal = None
+        assert starts(play.later())[:2] == [1, 1]
+        play.up()
+        assert play.run() == []
 
     def test_no_other_is_started_while_a_submission_is_under_way(self):
         group = Play(2).group

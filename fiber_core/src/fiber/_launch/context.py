@@ -6,6 +6,7 @@ imports it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from fiber._wire.identity import Credentials
     from fiber._wire.reactor import Reactor
     from fiber.abc import Backend
+    from fiber.exceptions import BackendError
     from fiber.model.job import Job, JobSpec
     from fiber.model.plugin import BackendInfo
     from fiber.model.timing import Timing
@@ -76,5 +78,10 @@ class LaunchContext(Protocol):
     def urls(self) -> list[str]: ...
 
     def submit(self, spec: JobSpec) -> Job: ...
+
+    @property
+    def takes_many(self) -> bool: ...
+
+    def submit_many(self, specs: Sequence[JobSpec]) -> Sequence[Job | BackendError]: ...
 
     def notify(self, hook: str, **facts: Any) -> None: ...

@@ -10,7 +10,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import context, spawn
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,6 +122,90 @@ class Launcher:
             SubmitError: the platform refused the job.
             BackendUnavailableError: the platform could not be asked.
         """
+        child, spec = self._prepare(
+            process,
+            resources=resources,
+            image=image,
+            volumes=volumes,
+            processes=processes,
+            gang=gang,
+            drains=drains,
+            foreground=foreground,
+            on_status=on_status,
+        )
+        try:
+            self._watch()
+            self._preloads.send()
+            job = self._submit(spec, waits=waits)
+        except BaseException:
+            self.forget(child)
+            raise
+        self._accepted(child, job)
+        return child
+
+    @property
+    def takes_many(self) -> bool:
+        """True where :meth:`launch_many` is better than :meth:`launch` again and again."""
+        return self._runtime.takes_many
+
+    def launch_many(
+        self,
+        jobs: Sequence[tuple[Any, dict[str, Any]]],
+        *,
+        on_status: Callable[[Child, JobStatus], None],
+    ) -> list[Child | BaseException]:
+        """Pickle process objects and submit them as jobs, in one call of the backend.
+
+        Args:
+            jobs: process objects, each with arguments of :meth:`launch`.
+            on_status: as there.
+
+        Returns:
+            for each its child, or the error for which it was not submitted.
+
+        Raises:
+            Exception: what pickling raised, before anything was submitted, or the backend for all.
+        """
+        prepared: list[tuple[Child, JobSpec]] = []
+        try:
+            for process, options in jobs:
+                prepared.append(self._prepare(process, on_status=on_status, **options))
+            self._watch()
+            self._preloads.send()
+            answers = self._runtime.submit_many([spec for _, spec in prepared])
+        except BaseException:
+            for child, _ in prepared:
+                self.forget(child)
+            raise
+        found: list[Child | BaseException] = []
+        for (child, _), answer in zip(prepared, answers, strict=True):
+            if isinstance(answer, BaseException):
+                self.forget(child)
+                found.append(answer)
+            else:
+                self._has_answered = True
+                self._accepted(child, answer)
+                found.append(child)
+        return found
+
+    def _accepted(self, child: Child, job: Job) -> None:
+        child.submitted(job)
+        self._catch_up(job, child)
+
+    def _prepare(
+        self,
+        process: Any,
+        *,
+        on_status: Callable[[Child, JobStatus], None] | None,
+        resources: ResourceRequest | None = None,
+        image: str | None = None,
+        volumes: tuple[Volume, ...] = (),
+        processes: int = 1,
+        gang: Gang | None = None,
+        drains: bool = False,
+        foreground: bool = False,
+    ) -> tuple[Child, JobSpec]:
+        """Make the child and the spec of a job that is about to be submitted."""
         ident = secrets.token_hex(4)
         child = Child(
             ident,
@@ -177,16 +261,7 @@ class Launcher:
             self._children[ident] = child
             for index in range(processes):
                 self._payloads[instructions.ident_of(index)] = (segments, child)
-        try:
-            self._watch()
-            self._preloads.send()
-            job = self._submit(spec, waits=waits)
-        except BaseException:
-            self.forget(child)
-            raise
-        child.submitted(job)
-        self._catch_up(job, child)
-        return child
+        return child, spec
 
     def _submit(self, spec: JobSpec, *, waits: bool) -> Job:
         outage = Outage(self._timing)

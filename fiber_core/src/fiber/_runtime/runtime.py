@@ -13,7 +13,7 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from fiber._plugins.backend_choice import (
 )
 from fiber._wire import codec, fork
 from fiber._wire.identity import Credentials
+from fiber.abc import Backend
 from fiber.exceptions import BackendError, BackendUnavailableError, ConfigError, FiberError
 from fiber.model import BackendContext, JobSpec
 
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from fiber._wire.handshake import Hello
     from fiber._wire.link import Link
     from fiber._wire.reactor import Reactor
-    from fiber.abc import Backend
     from fiber.model import BackendInfo, Job
 
 log = logging.getLogger("fiber")
@@ -450,6 +450,27 @@ class Runtime:
         job: Job = self.plugins.hook.fiber_submit_job(backend=self.backend, spec=spec)
         self.router.submitted(spec, job)
         return job
+
+    @property
+    def takes_many(self) -> bool:
+        """True where the backend takes several jobs in one call.
+
+        A plugin that wraps or answers the hook has every job come by it, so jobs are submitted one by
+        one then.
+        """
+        wrapped = len(self.plugins.hook.fiber_submit_job.get_hookimpls()) > 1
+        return type(self.backend).submit_many is not Backend.submit_many and not wrapped
+
+    def submit_many(self, specs: Sequence[JobSpec]) -> Sequence[Job | BackendError]:
+        """Submit jobs in one call of a backend that takes several; see :attr:`takes_many`."""
+        found = self.backend.submit_many(specs)
+        if len(found) != len(specs):
+            msg = f"{self.info.name} answered {len(found)} of {len(specs)} specs of submit_many"
+            raise BackendError(msg)
+        for spec, job in zip(specs, found, strict=True):
+            if not isinstance(job, BackendError):
+                self.router.submitted(spec, job)
+        return found
 
     def notify(self, hook: str, **facts: Any) -> None:
         """Call a hook of all plugins; their errors are logged, each by itself."""

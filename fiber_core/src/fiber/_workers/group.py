@@ -10,7 +10,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import util
 from typing import TYPE_CHECKING, Any
 
@@ -239,6 +239,7 @@ class WorkerGroup:
     def _new_manager(self) -> WorkerManager:
         return WorkerManager(
             start=self._start,
+            takes_many=lambda: self._runtime.launcher.takes_many,
             lost=self._lost,
             retire=self.dispatcher.drain,
             fail=self._fail,
@@ -291,21 +292,33 @@ class WorkerGroup:
     # -- called by the manager
 
     def _start(
-        self, count: int, on_status: Callable[[Child, JobStatus], None], waits: bool
-    ) -> Child:
-        process = self._options.make_process(self.target)
-        child = self._runtime.launcher.launch(
-            process,
-            resources=self._spec.resources,
-            image=self._spec.image,
-            processes=count,
-            drains=True,
-            waits=waits,
-            on_status=on_status,
-        )
-        process._started_as(child)  # noqa: SLF001 - no name that subclasses could have
-        self._processes[child] = process
-        return child
+        self, counts: Sequence[int], on_status: Callable[[Child, JobStatus], None], waits: bool
+    ) -> Sequence[Child | BaseException]:
+        processes = [self._options.make_process(self.target) for _ in counts]
+        launcher = self._runtime.launcher
+        found: Sequence[Child | BaseException]
+        if len(counts) == 1:
+            job = self._options_of(counts[0])
+            found = [launcher.launch(processes[0], waits=waits, on_status=on_status, **job)]
+        else:
+            jobs = [
+                (process, self._options_of(count))
+                for process, count in zip(processes, counts, strict=True)
+            ]
+            found = launcher.launch_many(jobs, on_status=on_status)
+        for process, child in zip(processes, found, strict=True):
+            if not isinstance(child, BaseException):
+                process._started_as(child)  # noqa: SLF001 - no name that subclasses could have
+                self._processes[child] = process
+        return found
+
+    def _options_of(self, count: int) -> dict[str, Any]:
+        return {
+            "resources": self._spec.resources,
+            "image": self._spec.image,
+            "processes": count,
+            "drains": True,
+        }
 
     def processes(self) -> list[Any]:
         """The process objects of the workers that have not ended."""

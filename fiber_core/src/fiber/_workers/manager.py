@@ -9,7 +9,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fiber._base.waits import in_turns
 from fiber._launch.child import Child
@@ -26,7 +26,7 @@ from fiber._workers.state import (
     Step,
     Stop,
 )
-from fiber.exceptions import FiberError, StartError
+from fiber.exceptions import BackendUnavailableError, FiberError, StartError
 from fiber.model import JobStatus, Timing
 
 log = logging.getLogger("fiber")
@@ -36,8 +36,10 @@ class WorkerManager:
     """Carries out, on a thread of its own, what the :class:`GroupState` of its workers decides.
 
     Args:
-        start: starts a job; called with the number of its workers, a callback for its status and
-            whether to wait for a platform that is unavailable now; returns its child.
+        start: starts jobs; called with the number of workers of each, a callback for their statuses
+            and whether to wait for a platform that is unavailable now; returns their children, or the
+            errors of those that could not be submitted.
+        takes_many: called once a job was submitted; True where several are submitted in one call.
         lost: called when a worker has ended.
         retire: retires a worker once it holds nothing; called with its identity and whether it
             hands back what it has not begun; False where it never connected.
@@ -53,7 +55,11 @@ class WorkerManager:
     def __init__(
         self,
         *,
-        start: Callable[[int, Callable[[Child, JobStatus], None], bool], Child],
+        start: Callable[
+            [Sequence[int], Callable[[Child, JobStatus], None], bool],
+            Sequence[Child | BaseException],
+        ],
+        takes_many: Callable[[], bool],
         lost: Callable[[Loss], None],
         retire: Callable[[str, bool], bool],
         fail: Callable[[BaseException], None],
@@ -65,6 +71,7 @@ class WorkerManager:
         exit_report_timeout: float | None = None,
     ) -> None:
         self._start = start
+        self._takes_many = takes_many
         self._lost = lost
         self._retire = retire
         self._fail = fail
@@ -91,11 +98,16 @@ class WorkerManager:
             self._state.desired = desired
             self._state.starting += 1
         try:
-            self._launch(min(self._per_job, desired), waits=True)
+            refusals = self._launch([min(self._per_job, desired)], waits=True)
+            if refusals:
+                raise refusals[0]
         except BaseException:
             with self._changed:
                 self._state.starting -= 1
             raise
+        takes_many = self._takes_many()
+        with self._changed:
+            self._state.takes_many = takes_many
         self._thread.start()
 
     def resize(self, desired: int) -> None:
@@ -228,7 +240,7 @@ class WorkerManager:
 
     def _do(self, step: Step) -> None:
         if isinstance(step, Start):
-            self._try_launch(step.count)
+            self._try_launch([step.count] * step.jobs)
         elif isinstance(step, Retire):
             if not self._retire(step.ident, step.hand_back):
                 with self._changed:
@@ -254,18 +266,23 @@ class WorkerManager:
         except FiberError as error:
             log.warning("fiber: %s could not be killed, and will be again: %s", worker.name, error)
 
-    def _try_launch(self, count: int) -> None:
+    def _try_launch(self, counts: Sequence[int]) -> None:
         try:
             # this thread has other workers to see to: the state says when to try again
-            self._launch(count, waits=False)
+            refusals = self._launch(counts, waits=False)
         # whatever it is, calls wait for workers: it is tried again and reported in the end
         except Exception as error:
-            log.debug("fiber: a worker could not be started", exc_info=error)
+            refusals = [error] * len(counts)
+        if refusals:
+            # a refusal of one says more of when to try again than a platform that is away
+            first = min(refusals, key=lambda one: isinstance(one, BackendUnavailableError))
+            log.debug("fiber: %d jobs could not be started", len(refusals), exc_info=first)
             with self._changed:
-                self._state.not_started(error, time.monotonic())
+                self._state.not_started(first, time.monotonic(), len(refusals))
                 self._changed.notify_all()
 
-    def _launch(self, count: int, *, waits: bool) -> None:
+    def _launch(self, counts: Sequence[int], *, waits: bool) -> list[BaseException]:
+        """Start jobs; returns the errors of those that could not be submitted."""
         early: list[tuple[Child, JobStatus]] = []
         ready = False
 
@@ -276,17 +293,21 @@ class WorkerManager:
                     return
             self._on_status(child, status)
 
-        child = self._start(count, on_status, waits)
+        found = self._start(counts, on_status, waits)
+        started: list[Child] = []
         with self._changed:
-            self._state.started(child, count)
+            for one, count in zip(found, counts, strict=True):
+                if not isinstance(one, BaseException):
+                    self._state.started(one, count)
+                    started.append(one)
             is_closing = self._state.is_closing
-        if is_closing:
+        for child in started if is_closing else ():
             child.kill()
         while True:
             with self._changed:
                 if not early:
                     ready = True
                     self._changed.notify_all()
-                    return
+                    return [one for one in found if isinstance(one, BaseException)]
                 owner, status = early.pop(0)
             self._on_status(owner, status)

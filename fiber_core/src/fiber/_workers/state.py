@@ -137,11 +137,17 @@ MAX_INITIALIZER_FAILURES = 3
 MAX_FAILURES_PER_WORKER = 6
 
 
+#: most jobs that are submitted in one call
+MAX_JOBS = 256
+
+
 @values.frozen
 class Start:
-    """Start a job of ``count`` workers."""
+    """Start jobs of ``count`` workers each."""
 
     count: int
+    #: how many, submitted in one call
+    jobs: int = 1
 
 
 @values.frozen
@@ -231,6 +237,8 @@ class GroupState:
         self._outage = Outage(timing)
         #: when the submission that is under way began
         self._submitted_at = 0.0
+        #: True where the platform takes several jobs in one call
+        self.takes_many = False
         #: jobs that are being submitted
         self.starting = 0
         #: True where no worker is started any more
@@ -308,9 +316,9 @@ class GroupState:
             self._early_ready.clear()
             self._early_retired.clear()
 
-    def not_started(self, error: BaseException, now: float) -> None:
-        """A job could not be submitted."""
-        self.starting -= 1
+    def not_started(self, error: BaseException, now: float, jobs: int = 1) -> None:
+        """So many jobs of one call could not be submitted, which is one failure."""
+        self.starting -= jobs
         if isinstance(error, BackendUnavailableError):
             # no worker has failed: they may well start once the platform is back
             self._outage.failed(error, self._submitted_at, now)
@@ -499,9 +507,12 @@ class GroupState:
             return self._kill(leaving, now)
         missing = self._missing()
         if missing > 0 and now >= self._retry_at:
-            self.starting += 1
+            # where the last one failed, another one tells whether the others would
+            several = self.takes_many and not self._failures
+            jobs = min(MAX_JOBS, max(1, missing // self._per_job)) if several else 1
+            self.starting += jobs
             self._submitted_at = now
-            return Start(min(self._per_job, missing))
+            return Start(min(self._per_job, missing), jobs)
         if self.is_closing and not self.workers and not self.starting:
             return Stop()
         return self._next_report(now)

@@ -39,6 +39,16 @@ class Lifecycle(Platform):
         assert copy == job
         assert kit.backend.status([copy])[0].state in JobState
 
+    def test_of_jobs_that_come_in_one_call_each_is_answered_in_its_place(self, kit: Driver) -> None:
+        specs = [kit.spec(programs.exit_with(code), name=f"many-{code}") for code in (1, 0, 2)]
+        jobs = kit.backend.submit_many(specs)
+
+        for job, spec in zip(jobs, specs, strict=True):
+            assert isinstance(job, Job), job
+            assert job.name == spec.name
+        assert len({job.id for job in jobs if isinstance(job, Job)}) == len(specs)
+        assert [kit.end(job).exit_code for job in jobs if isinstance(job, Job)] == [1, 0, 2]
+
     def test_a_word_that_jobs_will_come_starts_none(self, kit: Driver) -> None:
         kit.watch()
         for _ in range(3):
