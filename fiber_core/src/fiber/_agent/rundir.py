@@ -189,9 +189,14 @@ def make_folder(run: Path | None, prefix: str) -> Path:
     return Path(tempfile.mkdtemp(prefix=prefix, dir=run if fits else None))
 
 
-def remove_socket(folder: Path, name: str) -> None:
-    """Remove the socket of a process that has ended; idempotent."""
-    (folder / f"{name}.sock").unlink(missing_ok=True)
+#: ends of the names of what a process has in the folder: its socket, and where its stacks go
+SOCKET, STACKS = ".sock", ".stacks"
+
+
+def remove_files_of(folder: Path, name: str) -> None:
+    """Remove the socket, and the file for stacks, of a process that has ended; idempotent."""
+    for end in (SOCKET, STACKS):
+        (folder / f"{name}{end}").unlink(missing_ok=True)
 
 
 def remove(folder: Path) -> None:

@@ -484,9 +484,9 @@ class Launcher:
             for ident in [i for i, (_, owner) in self._payloads.items() if owner is child]:
                 del self._payloads[ident]
         for index in range(child.processes):
-            # one that was killed while it had listeners of its own could not remove its socket
+            # one that was killed could not remove its socket, where it had listeners of its own
             ident = child.ident if child.processes == 1 else f"{child.ident}.{index}"
-            rundir.remove_socket(self._runtime.directory, ident)
+            rundir.remove_files_of(self._runtime.directory, ident)
         if self._monitor is not None:
             self._monitor.forget(child)
         reactor = self._runtime.reactor
@@ -608,6 +608,10 @@ class Launcher:
         reason = Reason(ReasonKind.NODE_LOST)
         lost = status_merge.lost(child.status, reason, host=child.host, words=words)
         self._changed(child.job, child, lost)
+
+    def preparation(self) -> dict[str, Any]:
+        """What a child needs to load this program's main module, as ``multiprocessing.spawn`` has it."""
+        return self._program.prepare("")
 
     def alive(self) -> list[Child]:
         """Children that have not ended."""

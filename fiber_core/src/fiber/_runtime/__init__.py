@@ -19,5 +19,5 @@ parts); no threads of its own. Callers: every public module, ``_objects``, ``_wo
 
 Modules: ``runtime``; ``start`` (a supervisor is started before the program has found out its
 settings); ``bootstrap`` (the first code of a worker); ``functions`` (``fiber.cpu_count`` and
-``fiber.get_backend``); ``status_socket`` (where other commands ask how the run goes).
+``fiber.get_backend``); ``status_socket`` (where other commands ask how the run goes); ``stacks`` (the file into which a process writes where it is).
 """

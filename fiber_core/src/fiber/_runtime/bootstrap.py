@@ -17,6 +17,7 @@ from fiber._agent.instructions import Instructions, dial
 from fiber._base import entry_points, values
 from fiber._launch.module_server import ParentFinder
 from fiber._launch.preparation import UnguardedMainError
+from fiber._runtime.stacks import StackFile
 from fiber._wire import codec
 from fiber._wire.frames import Kind
 from fiber._wire.handshake import PICKLER, Hello
@@ -49,16 +50,17 @@ def _become(link: Link, instructions: Instructions, hello: Hello, index: int) ->
     payload: dict[str, Any] = codec.loads(answer.body)
     if payload["ignores_interrupts"]:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _fresh_main()
+    fresh_main()
     runtime = Runtime.of_child(
         instructions, config=_config(payload), parent_link=link, hello=hello, index=index
     )
+    runtime.own(StackFile(runtime.directory, runtime.ident))
     if instructions.remote:
         _prepare_remote(runtime, link.url, payload)
     else:
         ask = lambda question: _ask_parent(runtime, link.url, question)  # noqa: E731 - used once
         sys.meta_path.append(ParentFinder(payload["modules"], ask))
-        _prepare(payload["preparation"])
+        prepare(payload["preparation"])
     process = codec.loads(memoryview(payload["process"]))
     runtime.process = process
     sentinel = _parent_sentinel(link)
@@ -99,7 +101,8 @@ def _ask_parent(runtime: Any, url: str, question: bytes) -> bytes:
     return bytes(pending.result())
 
 
-def _fresh_main() -> None:
+def fresh_main() -> None:
+    """Put empty main modules in place of this process's own."""
     # the supervisor's own __main__ must not be the program's
     module = types.ModuleType("__mp_main__")
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
@@ -137,7 +140,7 @@ def _prepare_remote(runtime: Any, url: str, payload: dict[str, Any]) -> None:
         preparation.pop(key, None)
     by_path = preparation.pop("init_main_from_path", None) is not None
     try:
-        _prepare(preparation, (lambda: load_main(store)) if by_path else None)
+        prepare(preparation, (lambda: load_main(store)) if by_path else None)
     except ModuleNotFoundError as error:
         finder.explain(error)
         raise
@@ -148,7 +151,16 @@ def _refuse_to_load(_context: Any) -> Any:
     raise StartError(msg)
 
 
-def _prepare(preparation: dict[str, Any], main: Callable[[], None] | None = None) -> None:
+def prepare(preparation: dict[str, Any], main: Callable[[], None] | None = None) -> None:
+    """Prepare this process to run what the program's main module defines.
+
+    Args:
+        preparation: as ``multiprocessing.spawn`` has it.
+        main: loads that module, where the file is not here.
+
+    Raises:
+        SystemExit: the module starts processes while it is loaded.
+    """
     from multiprocessing import process, spawn
 
     current: Any = process.current_process()

@@ -385,10 +385,12 @@ class Runtime:
 
                 self._launcher = Launcher(self)
                 if self.is_master:
+                    from fiber._runtime.stacks import StackFile
                     from fiber._runtime.status_socket import StatusSocket
 
                     # there is something to see from now on
                     self.own(StatusSocket(self))
+                    self.own(StackFile(self.directory, self.ident))
             return self._launcher
 
     def urls(self) -> list[str]:

@@ -21,6 +21,7 @@ BUILT_IN = (
     "ring",
     "ps",
     "top",
+    "stacks",
     "logs",
     "exec",
     "rsh",
