@@ -570,6 +570,8 @@ class Executor(_futures.Executor):
         max: most workers of an executor that grows while work waits.
         processes_per_job: workers in one job of the backend.
         max_attempts: see above; None for the setting.
+        keep_failed: True to keep the function and arguments of failed tasks, so that ``error.replay()``
+            and ``fiber replay`` run them again; None for the setting.
 
     Raises:
         ValueError: a number makes no sense.
@@ -589,6 +591,7 @@ class Executor(_futures.Executor):
         max: int | None = None,
         processes_per_job: int = 1,
         max_attempts: int | None = None,
+        keep_failed: bool | None = None,
     ) -> None:
         self._pid = os.getpid()
         if max_workers is not None and max_workers <= 0:
@@ -610,6 +613,7 @@ class Executor(_futures.Executor):
                 max_size=max,
                 per_job=processes_per_job,
                 max_attempts=max_attempts,
+                keep_failed=keep_failed,
             )
         )
         self._max_workers = self._core.groups.initial_size

@@ -114,6 +114,8 @@ class Pool:
         max: most workers of a pool that grows while work waits.
         processes_per_job: workers in one job of the backend.
         max_attempts: see above; None for the setting.
+        keep_failed: True to keep the function and arguments of failed tasks, so that ``error.replay()``
+            and ``fiber replay`` run them again; None for the setting.
 
     Raises:
         ValueError: a number makes no sense.
@@ -134,6 +136,7 @@ class Pool:
         max: int | None = None,
         processes_per_job: int = 1,
         max_attempts: int | None = None,
+        keep_failed: bool | None = None,
     ) -> None:
         # first, so that __del__ of a pool that was never made finds it
         self._state = TERMINATE
@@ -147,6 +150,7 @@ class Pool:
             max_size=max,
             per_job=processes_per_job,
             max_attempts=max_attempts,
+            keep_failed=keep_failed,
         )
         # first, so that the supervisor starts while the rest is imported
         ready_runtime(options.validate)

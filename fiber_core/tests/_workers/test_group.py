@@ -103,6 +103,7 @@ class World:
                 per_job=per_job,
                 max_attempts=3,
                 store=None,
+                keeper=None,
                 make_process=FakeProcess,
             ),
             name="pool-1",

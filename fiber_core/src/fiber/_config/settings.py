@@ -113,6 +113,10 @@ class Config:
         metadata=_metadata("worker deaths until a task is given up"),
         validator=values.ge(1),
     )
+    #: True to keep functions and arguments of tasks that failed
+    keep_failed: bool = values.field(
+        default=False, metadata=_metadata("keep failed tasks, for fiber replay")
+    )
     #: seconds of waiting work and no idle worker after which an elastic pool grows
     grow_after: float = values.field(
         default=1.0, metadata=_metadata("seconds until an elastic pool grows"), validator=_positive

@@ -153,6 +153,10 @@ class Call:
             self._count += 1
         return self._count - before
 
+    def item(self, index: int) -> Any:
+        """An item that has no outcome yet."""
+        return self._slice(index, index + 1)[0]
+
     def forget(self, start: int, stop: int) -> None:
         """Drop items that have their outcomes."""
         if self._all is None:

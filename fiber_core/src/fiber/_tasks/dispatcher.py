@@ -92,6 +92,13 @@ class WorkerObserver(Protocol):
         """A worker was sent RETIRE."""
 
 
+class FailureKeeper(Protocol):
+    """What keeps failed tasks; called under the dispatcher's lock."""
+
+    def keep(self, call: Call, index: int, error: BaseException) -> None:
+        """A task has failed; its item is there until this returns."""
+
+
 class Mishap(NamedTuple):
     """A task that failed."""
 
@@ -172,6 +179,7 @@ class Dispatcher:
         maxtasksperchild: units that a worker runs before it is replaced, or None.
         observer: owner of the workers.
         store: shared memory for large functions and arguments; None for none.
+        keeper: keeps tasks that failed; None to keep none.
     """
 
     def __init__(
@@ -183,8 +191,10 @@ class Dispatcher:
         maxtasksperchild: int | None,
         observer: WorkerObserver,
         store: PayloadStore | None = None,
+        keeper: FailureKeeper | None = None,
     ) -> None:
         self.target = target
+        self._keeper = keeper
         self._shared_functions = SharedFunctions(store)
         self.lock = threading.RLock()
         self.table = PendingTable(policy=RetryPolicy(max_attempts=max_attempts))
@@ -544,9 +554,16 @@ class Dispatcher:
             return
         values, errors = received.of(step.start, step.stop)
         if errors:
-            self.mishaps.failed(call.name, errors)
+            self._failed(call, errors)
         call.forget(step.start, step.stop)
         call.sink.accept(step.start, values, errors)
+
+    def _failed(self, call: Call, errors: Mapping[int, BaseException | None]) -> None:
+        self.mishaps.failed(call.name, errors)
+        if self._keeper is not None:
+            for index, error in errors.items():
+                if error is not None:
+                    self._keeper.keep(call, index, error)
 
     def _abandon(self, step: events.Abandon) -> None:
         self._lost_counts[1] += step.stop - step.start
@@ -555,7 +572,7 @@ class Dispatcher:
             return
         for index in range(step.start, step.stop):
             error = call.crash_error(index, step.attempts)
-            self.mishaps.failed(call.name, {index: error})
+            self._failed(call, {index: error})
             call.sink.fail(index, index + 1, error)
         call.forget(step.start, step.stop)
 

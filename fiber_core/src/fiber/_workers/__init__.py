@@ -27,5 +27,6 @@ state         what to do next, decided without a clock; report of waiting worker
 records       one record a worker, indexed so that no event walks over all of them
 open_calls    tasks that are given one by one: calls that stay open for more, by function
 options       options of pools and executors, checked; the pool's store of large payloads
+kept_tasks    failed tasks in files, to be run again by hand; only where that is wanted
 pool_process  the process of one worker
 """

@@ -21,7 +21,7 @@ from fiber._launch.child import Child
 from fiber._runtime.runtime import brief_errors
 from fiber._runtime.start import flush_standard_streams, ready_runtime
 from fiber._tasks.call import Call, Sink
-from fiber._tasks.dispatcher import Dispatcher
+from fiber._tasks.dispatcher import Dispatcher, FailureKeeper
 from fiber._tasks.protocol import Mode
 from fiber._tasks.shared_payload import PayloadStore
 from fiber._workers.manager import WorkerManager
@@ -73,6 +73,8 @@ class GroupOptions:
     max_attempts: int
     #: shared memory for large functions and arguments; None for none
     store: PayloadStore | None
+    #: keeps failed tasks; None to keep none
+    keeper: FailureKeeper | None
     #: makes the process object of a job, given the target number that its workers address
     make_process: Callable[[int], Any]
 
@@ -107,6 +109,7 @@ class WorkerGroup:
             maxtasksperchild=options.maxtasksperchild,
             observer=self,
             store=options.store,
+            keeper=options.keeper,
         )
         runtime.endpoint.serve(self.target, self.dispatcher)
         runtime.own(self)
@@ -405,6 +408,7 @@ class WorkerGroups:
             per_job=options.per_job,
             max_attempts=options.max_attempts or self._runtime.config.max_attempts,
             store=SealedPayloadStore(self._runtime),
+            keeper=self._keeper(options),
             make_process=lambda target: PoolWorker(target, initializer, args),
         )
         self._name = f"{kind}-{next(_numbers)}"
@@ -532,6 +536,15 @@ class WorkerGroups:
         self.callbacks.close()
 
     # -- inside
+
+    def _keeper(self, options: PoolOptions) -> FailureKeeper | None:
+        wanted = options.keep_failed
+        if not (self._runtime.config.keep_failed if wanted is None else wanted):
+            return None
+        # few programs keep any
+        from fiber._workers.kept_tasks import Keeper
+
+        return Keeper(self._runtime)
 
     def _spec(self, function: Any) -> WorkerSpec:
         meta = hints.get_meta(function)

@@ -73,6 +73,8 @@ class PoolOptions:
     per_job: int = 1
     #: deaths of a worker after which a task is given up; None for the setting
     max_attempts: int | None = None
+    #: True where failed tasks are kept; None for the setting
+    keep_failed: bool | None = None
 
     def validate(self, current: Runtime) -> tuple[int, int, int]:
         """Check all options; returns the workers at first, at least and at most.

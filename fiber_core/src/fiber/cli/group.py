@@ -22,6 +22,7 @@ BUILT_IN = (
     "ps",
     "top",
     "stacks",
+    "replay",
     "logs",
     "exec",
     "rsh",
