@@ -21,7 +21,12 @@ VENV = ROOT / ".venv"
 STAMP = VENV / "fiber-bootstrap"
 PACKAGES = ("fiber_core", "plugins/fiber_local")
 # what the tests have besides; each backend's own tests have an environment of tox with its engine
-BACKENDS = ("plugins/fiber_docker", "plugins/fiber_k8s", "plugins/fiber_ssh")
+BACKENDS = (
+    "plugins/fiber_docker",
+    "plugins/fiber_k8s",
+    "plugins/fiber_slurm",
+    "plugins/fiber_ssh",
+)
 # the tests send arrays, draw plots and look at the examples
 EXTRAS = {"train": "examples", "test": "examples,joblib,testing"}
 # how this repository runs its own tests, which is no matter of those who install the extra

@@ -34,7 +34,7 @@ MINUTES = 85
 #: of tests, listed at the end
 SLOWEST = 20
 #: what tests may not skip here; see tests/support/require.py
-REQUIRED = "docker,gcc,gymnasium,joblib,matplotlib,numpy,registry,ssh"
+REQUIRED = "docker,gcc,gymnasium,joblib,matplotlib,numpy,registry,slurm,ssh"
 #: of the core's tests those that engines run; all of them on both is tox -e py311-docker,py311-ssh
 OF_CORE = (
     "fiber_core/tests/test_process.py",
@@ -82,6 +82,7 @@ OF_BACKENDS = (
 )
 OF_DOCKER = ("plugins/fiber_docker", "tests/support/dockerd.py", *OF_BACKENDS)
 OF_SSH = ("plugins/fiber_ssh", "tests/support/ssh_", f"{CORE}/_tunnel", *OF_BACKENDS)
+OF_SLURM = ("plugins/fiber_slurm", "tests/support/slurm_cluster.py", *OF_BACKENDS)
 OF_K8S = ("plugins/fiber_k8s", "tests/support/cluster", "tests/support/k8s_", *OF_BACKENDS)
 OF_REMOTE_JOBS = (f"{CORE}/_agent/job", f"{CORE}/_launch", f"{CORE}/_tunnel", f"{CORE}/_wire")
 OF_MESSAGES = (
@@ -155,6 +156,7 @@ def lanes(shop: Workshop, changes: Changes | None) -> list[list[Stage]]:
         [
             Check("docker", docker, docker_brief, OF_DOCKER),
             Check("ssh", ssh, ssh_brief, OF_SSH),
+            Check("slurm", slurm, slurm_brief, OF_SLURM),
             Check("k8s on containers", k8s_on_containers, k8s_brief, OF_K8S),
             Check("k8s", k8s, k8s, OF_K8S),
             Check("style, types, docs", static, static),
@@ -241,6 +243,11 @@ def ssh_brief(shop: Workshop, it: Running) -> None:
     on_engine(shop, it, "plugins/fiber_ssh/tests/end_to_end/test_scenarios.py")
 
 
+def slurm_brief(shop: Workshop, it: Running) -> None:
+    """The scenarios, in one program."""
+    on_engine(shop, it, "plugins/fiber_slurm/tests/end_to_end/test_scenarios.py")
+
+
 def k8s_brief(shop: Workshop, it: Running) -> None:
     """The scenarios, in one program."""
     on_engine(shop, it, f"{K8S}/end_to_end/test_scenarios.py")
@@ -254,6 +261,11 @@ def docker(shop: Workshop, it: Running) -> None:
 def ssh(shop: Workshop, it: Running) -> None:
     """The whole kit, the scenarios and the kills."""
     on_engine(shop, it, "-n", "2", "plugins/fiber_ssh/tests")
+
+
+def slurm(shop: Workshop, it: Running) -> None:
+    """The whole kit, the scenarios and the kills, on one cluster."""
+    on_engine(shop, it, "plugins/fiber_slurm/tests")
 
 
 def k8s(shop: Workshop, it: Running) -> None:

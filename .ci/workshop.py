@@ -34,6 +34,10 @@ _PROGRAMS = {
     "mpicc": "libopenmpi-dev",
     "mpirun": "openmpi-bin",
     "ssh-keygen": "openssh-client",
+    "munged": "munge",
+    "sbatch": "slurm-client",
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
     "sshd": "openssh-server",
 }
 

@@ -12,6 +12,7 @@ HEAVY = {
     "fiber_docker",
     "fiber_k8s",
     "fiber_local",
+    "fiber_slurm",
     "fiber_ssh",
     "kubernetes",
     "numpy",

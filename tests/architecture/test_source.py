@@ -8,7 +8,8 @@ import layout
 CORE = list(layout.modules(layout.CORE))
 # the API group of MPIJob, which is run on any backend, is not a backend
 BACKEND_WORDS = re.compile(
-    r"docker|podman|k8s|kube(?!flow)|paramiko|\bssh\b|boto|fiber[_-](local|ssh)", re.IGNORECASE
+    r"docker|podman|k8s|kube(?!flow)|paramiko|\bssh\b|boto|fiber[_-](local|ssh)|slurm",
+    re.IGNORECASE,
 )
 
 

@@ -30,6 +30,7 @@ SOURCES = (
     "plugins/fiber_docker/src",
     "plugins/fiber_k8s/src",
     "plugins/fiber_local/src",
+    "plugins/fiber_slurm/src",
     "plugins/fiber_ssh/src",
 )
 _TURNED = {

@@ -10,6 +10,10 @@ from collections.abc import Iterator
 PUBLIC_MODULES = (
     "fiber",
     "fiber.abc",
+    *(
+        f"fiber.backend_parts.batch.{name}"
+        for name in ("backend", "config", "folder", "guard", "names", "poller", "status", "system")
+    ),
     "fiber.connection",
     "fiber.context",
     "fiber.exceptions",

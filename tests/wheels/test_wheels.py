@@ -13,7 +13,7 @@ import pytest
 from commands import ran
 
 ROOT = Path(__file__).parents[2]
-BACKENDS = ("docker", "k8s", "local", "ssh")
+BACKENDS = ("docker", "k8s", "local", "slurm", "ssh")
 FOLDERS = {
     "fiber-core": ROOT / "fiber_core",
     **{f"fiber-{name}": ROOT / "plugins" / f"fiber_{name}" for name in BACKENDS},

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from fiber._agent import rundir
+from fiber.backend_parts.logfile import read_log
 from fiber.exceptions import BackendError, FiberError, ResourceError
 from fiber.model import Job, JobState, JobStatus, Peers, Timing
 from fiber.testing import FakeProvider
@@ -16,7 +17,6 @@ from fiber_local.config import LocalConfig
 from fiber_local.devices import HostDevices
 from fiber_local.feed import StatusFeed
 from fiber_local.follower import JournalFollower
-from fiber_local.logfile import read_log
 from fiber_local.plugin import fiber_listen_address
 
 RUNNING = JobStatus(state=JobState.RUNNING)

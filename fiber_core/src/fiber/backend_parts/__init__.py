@@ -11,8 +11,10 @@ The core uses some of them itself.
   rule of all sweeps.
 * ``archive``: writes one file or folder out of a tar archive that a job or volume sent, and nothing
   else.
+* ``batch``: what backends of batch systems are made of, a package of its own.
 * ``bridge``: program that joins standard input and output to a port or socket in a job, for
   platforms that run programs beside a job and forward no port.
+* ``logfile``: reads the lines of a log that still grows.
 * ``outage``: how long a platform that cannot be asked is asked again, and when users are told.
 * ``private``: how a program that a platform starts finds its private instructions, and ``seal``.
 * ``privileges``: Linux capabilities that processes in containers do without, and which jobs do.

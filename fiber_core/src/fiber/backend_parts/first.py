@@ -28,7 +28,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     # for type checkers alone: this program must start fast
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import BinaryIO
 
 _PREFIX = "fiber: "
@@ -60,12 +60,17 @@ def last_word(written: str) -> tuple[str, str]:
     return "", written.strip()
 
 
-def main(words: Sequence[str], stream: BinaryIO | None) -> int:
+def main(
+    words: Sequence[str],
+    stream: BinaryIO | None,
+    on_start: Callable[[int], object] = lambda _: None,
+) -> int:
     """Run a program as its parent; returns the exit code.
 
     Args:
         words: the arguments, see above.
         stream: source of the private bytes.
+        on_start: called with its process id once it runs.
     """
     end, given, length, argv = words[0], words[1], int(words[2]), words[3:]
     if stream is not None and length >= 0:
@@ -89,6 +94,7 @@ def main(words: Sequence[str], stream: BinaryIO | None) -> int:
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, lambda number, _: forward_signal(child, number))
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    on_start(child)
     if given.startswith("bond:"):
         grace = float(given[len("bond:") :])
         threading.Thread(target=end_with, args=(held, child, grace), daemon=True).start()

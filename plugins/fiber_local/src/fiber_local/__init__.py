@@ -25,6 +25,4 @@ second. Each class guards its own state with one lock or condition;
 jobs share it.
 
 * ``config``, ``devices``, ``checks``: settings, the host's devices, ``fiber doctor local``
-* ``logfile``: reads a log that still grows; apart from the backend, so that it is tested with
-  plain files
 """

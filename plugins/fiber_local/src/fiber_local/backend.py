@@ -15,6 +15,7 @@ from fiber._agent.supervisor.journal import JournaledJob
 from fiber._agent.supervisor.messages import Accepted
 from fiber._base import values
 from fiber.abc import Backend
+from fiber.backend_parts.logfile import read_log
 from fiber.exceptions import BackendError, CapabilityError, SubmitError, UnknownJobError
 from fiber.model import (
     BackendContext,
@@ -34,7 +35,6 @@ from fiber_local.config import LocalConfig
 from fiber_local.devices import HostDevices
 from fiber_local.feed import StatusFeed
 from fiber_local.follower import JournalFollower
-from fiber_local.logfile import read_log
 from fiber_local.supervisors import Supervisors
 from fiber_local.timing import LocalTiming
 

@@ -1,7 +1,4 @@
-"""Lines of a job's log file, which may still grow.
-
-Apart from ``backend``, so that it is tested with plain files.
-"""
+"""Lines of a job's log file, which may still grow."""
 
 from __future__ import annotations
 

@@ -1,0 +1,90 @@
+"""Program that runs one job on the node that its batch system gave it, and writes how it ended.
+
+The job script starts it with the run's folder and the job's key. It reads what to run from there, so
+that odd names and values need no quoting; writes the mark of the start once the program runs, and the
+mark of the end after it. With ``--beside`` before them and a program behind them it runs that
+program with the job's environment and directory instead, and marks nothing.
+
+It is copied into the run's folder beside ``first.py`` and runs under the job's Python, which need
+not have Fiber, so it imports the standard library alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import socket
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+__all__ = ["main"]
+
+#: exit code of shells for a program that cannot be run
+_NOT_EXECUTABLE = 126
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the job, or a program beside it; returns the exit code."""
+    beside = words[0] == "--beside"
+    folder, key, *argv = words[1:] if beside else words
+    with open(os.path.join(folder, "jobs", key + ".json"), encoding="utf-8") as file:
+        job = json.load(file)
+    failure = _prepare(job["env"], job["unset"], job["cwd"])
+    if beside:
+        if failure:
+            sys.stderr.write("fiber: " + failure + "\n")
+            return _NOT_EXECUTABLE
+        os.execvp(argv[0], argv)  # noqa: S606 - the program that was asked for
+    if job["private"]:
+        os.environ["FIBER_BOOTSTRAP"] = "file:" + os.path.join(folder, "private", key)
+    unfinished = os.path.join(folder, "marks", "." + key + ".ended")
+    code = _NOT_EXECUTABLE
+    sys.path.insert(0, folder)
+    first = importlib.import_module("first")
+
+    if failure:
+        first.report(unfinished, "start " + failure)
+        sys.stderr.write("fiber: " + failure + "\n")
+    else:
+
+        def mark(pid: int) -> None:
+            _write(folder, key + ".started", {"pid": pid, "host": socket.gethostname()})
+
+        code = int(first.main([unfinished, "program", "-1", *job["argv"]], None, mark))
+    # whoever sees the mark sees all of it
+    with contextlib.suppress(OSError):
+        os.replace(unfinished, os.path.join(folder, "marks", key + ".ended"))
+    return code
+
+
+def _prepare(env: Mapping[str, str], unset: Sequence[str], cwd: str | None) -> str:
+    """Take on the environment and directory of a job; why not, where that failed."""
+    for name in unset:
+        os.environ.pop(name, None)
+    try:
+        os.environ.update(env)
+        os.chdir(cwd or os.environ.get("HOME") or "/")
+    except (OSError, ValueError) as error:
+        return "cannot run in " + repr(cwd) + ": " + str(error) if cwd else str(error)
+    return ""
+
+
+def _write(folder: str, name: str, value: Mapping[str, Any]) -> None:
+    """Write a mark, whole or not at all."""
+    unfinished = os.path.join(folder, "marks", "." + name)
+    # a job whose folder was removed, or has no room, runs all the same
+    with contextlib.suppress(OSError):
+        with open(unfinished, "w", encoding="utf-8") as file:
+            json.dump({**value, "at": time.time()}, file)
+        os.replace(unfinished, os.path.join(folder, "marks", name))
+
+
+if __name__ == "__main__":
+    os._exit(main(sys.argv[1:]))

@@ -1,0 +1,28 @@
+"""The Slurm backend: jobs are batch jobs of a cluster, submitted where ``sbatch`` is.
+
+Nearly everything is :mod:`fiber.backend_parts.batch`'s: the run's folder on the shared file system, the
+poller, the marks of starts and ends, the guard. Here are Slurm's own words.
+
+Invariants:
+
+- ``squeue`` is run once for all jobs, at most once a second, by a format of our own. Its option
+  ``--json`` is not used: until 23.02 it ignores the options that select jobs.
+- A job's exit code is Fiber's mark. Slurm's is used where there is none; a signal that ends the
+  script is told there as ``JobLaunchFailure``, whose words are left out.
+- SIGKILL is ``scancel --batch``: a plain ``scancel`` sends SIGTERM first and waits for ``KillWait``,
+  also with ``--signal=KILL``.
+- ``sbatch`` gets an environment of our own making, so that nothing of the user's goes to the node and
+  Slurm need not make one by a login, which takes seconds where home folders are slow.
+
+Threads and locks are those of :class:`fiber.backend_parts.batch.BatchBackend`.
+
+=================  ======================================================
+plugin, config     hooks and settings
+backend            the Backend: the system with the parts of the core
+system             Slurm's commands: submission, questions, signals
+options            options of sbatch from a job's specification (pure)
+rows               rows of squeue read (pure)
+checks             ``fiber doctor slurm``
+testing            the witness of the conformance kit
+=================  ======================================================
+"""

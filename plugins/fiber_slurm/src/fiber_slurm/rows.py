@@ -1,0 +1,97 @@
+"""Rows of squeue as rows of a batch system; pure."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+from fiber.backend_parts.batch.names import run_of
+from fiber.backend_parts.batch.system import Phase, Row
+from fiber.model import Reason, ReasonKind
+
+__all__ = ["FORMAT", "read_rows"]
+
+_FIELDS = ("JobArrayID", "State", "BatchHost", "Name", "exit_code", "TimeLeft", "Reason")
+_END = "\x1f"
+#: format of squeue; a reason, which may have anything in it, comes last
+FORMAT = ",".join(f"{name}:{_END}" for name in _FIELDS)
+
+_PHASES = {
+    **dict.fromkeys(("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"), Phase.WAITING),
+    **dict.fromkeys(("CONFIGURING", "RUNNING", "RESIZING", "SIGNALING", "STAGE_OUT"), Phase.PLACED),
+    **dict.fromkeys(("SUSPENDED", "STOPPED"), Phase.SUSPENDED),
+    "COMPLETING": Phase.ENDING,
+}
+_REASONS = {
+    "BOOT_FAIL": ReasonKind.NODE_LOST,
+    "CANCELLED": ReasonKind.CANCELLED,
+    "DEADLINE": ReasonKind.TIME_LIMIT,
+    "NODE_FAIL": ReasonKind.NODE_LOST,
+    "OUT_OF_MEMORY": ReasonKind.OOM,
+    "PREEMPTED": ReasonKind.PREEMPTED,
+    "REVOKED": ReasonKind.CANCELLED,
+    "TIMEOUT": ReasonKind.TIME_LIMIT,
+}
+#: words of Slurm that say nothing, or what is told better by the exit code
+_EMPTY = {"", "None", "(null)", "NonZeroExitCode", "JobLaunchFailure", "RaisedSignal"}
+#: why a job that waits will never run
+NEVER = re.compile(
+    r"PartitionConfig|BadConstraints|JobHeldAdmin|InvalidAccount|InvalidQOS|DependencyNeverSatisfied"
+)
+_TIME = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
+
+
+def read_rows(output: str) -> Iterator[Row]:
+    """The rows of jobs that Fiber submitted.
+
+    Args:
+        output: of ``squeue --noheader --array --Format=FORMAT``.
+    """
+    for line in output.splitlines():
+        found = line.split(_END)
+        if len(found) < len(_FIELDS):
+            continue
+        job_id, state, host, name, raw, left, why = (word.strip() for word in found[: len(_FIELDS)])
+        run_id = run_of(name)
+        if run_id is None:
+            continue
+        phase = _PHASES.get(state, Phase.ENDED)
+        kind = _REASONS.get(state)
+        yield Row(
+            id=job_id,
+            phase=phase,
+            run_id=run_id,
+            host=None if host in {"", "n/a", "(null)"} else host,
+            message=_message(phase, state, why),
+            exit_code=_exit_code(raw) if phase is Phase.ENDED else None,
+            reason=None if kind is None else Reason(kind),
+            seconds_left=_seconds(left),
+        )
+
+
+def _message(phase: Phase, state: str, why: str) -> str:
+    words = "" if why in _EMPTY else why
+    if phase is Phase.WAITING:
+        return f"waits in the queue: {words}" if words else "waits in the queue"
+    if phase is Phase.ENDED:
+        return f"Slurm: {state}" + (f" ({words})" if words else "")
+    return ""
+
+
+def _exit_code(raw: str) -> int | None:
+    """Exit code of a script, or minus its signal, from a wait status."""
+    if not raw.isdigit():
+        return None
+    try:
+        return os.waitstatus_to_exitcode(int(raw) & 0xFFFF)
+    except ValueError:
+        return None
+
+
+def _seconds(text: str) -> float | None:
+    match = _TIME.fullmatch(text)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)

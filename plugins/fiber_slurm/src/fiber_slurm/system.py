@@ -1,0 +1,202 @@
+"""Slurm's commands: submission, questions and signals."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+
+from fiber.backend_parts.batch.system import Batch, BatchSystem, Done, Row, call
+from fiber.exceptions import BackendError, BackendUnavailableError, SubmitError
+from fiber.model import Capacity, Check
+from fiber_slurm.config import SlurmConfig
+from fiber_slurm.options import submission
+from fiber_slurm.rows import FORMAT, read_rows
+
+__all__ = ["SlurmSystem"]
+
+#: what Slurm's commands say where slurmctld does not answer, or may not be asked
+_UNAVAILABLE = re.compile(
+    r"unable to contact|timed out|connection (refused|failure|reset)|connect failure"
+    r"|communication|zero bytes|munge|unauthenticated|authentication|try again"
+    r"|could not establish a configuration source|no such host|unable to resolve|in standby mode"
+    r"|slurm backup controller",
+    re.IGNORECASE,
+)
+#: options that a refusal is about
+_ASKED = (
+    "--account=",
+    "--constraint=",
+    "--cpus",
+    "--gres=",
+    "--mem=",
+    "--partition=",
+    "--qos=",
+    "--time=",
+)
+_GONE = re.compile(
+    r"invalid job id|already completing|already completed|job/step already", re.IGNORECASE
+)
+#: variables of a submitter that Slurm's commands read
+_OF_SLURM = re.compile(r"SBATCH_|SLURM_CONF$|SLURM_CLUSTERS$|SLURM_TIME_FORMAT$|LANG$|LC_")
+
+
+class SlurmSystem(BatchSystem):
+    """A cluster that Slurm's commands reach.
+
+    Args:
+        config: settings.
+        timeout: seconds for a command to answer.
+    """
+
+    title = "Slurm"
+    index_variable = "SLURM_ARRAY_TASK_ID"
+
+    def __init__(self, config: SlurmConfig, timeout: float) -> None:
+        self._config = config
+        self._timeout = timeout
+        self._user = str(os.getuid())
+
+    # -- jobs
+
+    def submit(self, batch: Batch) -> Sequence[str]:
+        """Submit jobs by sbatch, several as an array."""
+        words = submission(batch, self._config)
+        done = self._ask(words, stdin=batch.script)
+        if done.code:
+            asked = " ".join(word for word in words if word.startswith(_ASKED))
+            msg = f"Slurm refuses {batch.spec.name}: {_words(done)}"
+            msg += f"; asked for {asked}" if asked else ""
+            raise SubmitError(msg)
+        # ID, or ID;CLUSTER
+        job_id = done.output.split(";")[0].strip()
+        if not job_id.isdigit():
+            msg = f"sbatch answered {done.output!r} where a job's id was expected"
+            raise BackendError(msg)
+        count = len(batch.specs)
+        return [job_id] if count == 1 else [f"{job_id}_{number}" for number in range(count)]
+
+    def rows(self) -> Sequence[Row]:
+        """Ask by one squeue."""
+        words = ("squeue", f"--user={self._user}", "--states=all", "--array", "--noheader")
+        return list(read_rows(self._answer(*words, f"--Format={FORMAT}")))
+
+    def signal(self, ids: Sequence[str], signum: int) -> None:
+        """Send a signal by scancel to the scripts of jobs; those that wait leave the queue."""
+        done = self._ask(["scancel", "--batch", f"--signal={signal.Signals(signum).name}", *ids])
+        if done.code and not _all_gone(done):
+            msg = f"Slurm does not take a signal for {', '.join(ids)}: {_words(done)}"
+            raise BackendError(msg)
+
+    def guard(self, name: str) -> Sequence[Sequence[str]]:
+        """Commands that send SIGTERM, then SIGKILL; what waits leaves the queue by the first."""
+        words = ("scancel", "--quiet", f"--user={self._user}", f"--name={name}", "--batch")
+        return [[*words, "--signal=TERM"], [*words, "--signal=KILL"]]
+
+    def beside(self, job_id: str, argv: Sequence[str], *, tty: bool = False) -> Sequence[str]:
+        """Command that runs a program in a job's allocation."""
+        words = ["srun", f"--jobid={job_id}", "--overlap", "--nodes=1", "--ntasks=1", "--quiet"]
+        words += ["--export=NONE", "--unbuffered" if not tty else "--pty", "--chdir=/"]
+        return [*words, *argv]
+
+    # -- the cluster
+
+    def capacity(self) -> Capacity:
+        """CPUs, memory and free devices of the nodes that are up."""
+        words = ["sinfo", "--noheader", "--Node", "--exact"]
+        if self._config.partition:
+            words.append(f"--partition={self._config.partition}")
+        fields = ("NodeList", "StateCompact", "CPUs", "Memory", "Gres", "GresUsed")
+        output = self._answer(*words, f"--Format={','.join(f'{name}:|' for name in fields)}")
+        nodes = {}
+        for line in output.splitlines():
+            name, *rest = (word.strip() for word in line.split("|"))
+            nodes[name] = rest
+        cpus = memory = 0
+        devices: dict[str, int] = {}
+        for state, of_cpus, of_memory, gres, used, *_ in nodes.values():
+            if re.match(r"down|drain|fail|inval|unk|maint|boot", state) or state.endswith("*"):
+                continue
+            cpus += int(of_cpus)
+            memory += int(of_memory)
+            taken = _counts(used)
+            for kind, count in _counts(gres).items():
+                devices[kind] = devices.get(kind, 0) + count - taken.get(kind, 0)
+        return Capacity(cpus=float(cpus), memory=memory, devices=devices)
+
+    def grace(self) -> float | None:
+        """The cluster's KillWait."""
+        found = re.search(r"^KillWait\s*=\s*(\d+)", self.settings(), re.MULTILINE)
+        return float(found[1]) if found else None
+
+    def settings(self) -> str:
+        """What ``scontrol show config`` says."""
+        return self._answer("scontrol", "show", "config")
+
+    def checks(self) -> Iterable[Check]:
+        """Checks for ``fiber doctor``."""
+        from fiber_slurm.checks import run_checks
+
+        return run_checks(self, self._config)
+
+    # -- within
+
+    def _answer(self, *argv: str) -> str:
+        done = self._ask(argv)
+        if done.code:
+            msg = f"{argv[0]} failed: {_words(done)}"
+            raise BackendError(msg)
+        return done.output
+
+    def _ask(self, argv: Sequence[str], stdin: str = "") -> Done:
+        done = call(
+            argv,
+            title=self.title,
+            timeout=self._timeout,
+            stdin=stdin,
+            env=_environment(self._config.conf),
+        )
+        if done.code and _UNAVAILABLE.search(done.errors):
+            msg = f"Slurm cannot be asked: {_words(done)}"
+            raise BackendUnavailableError(msg)
+        return done
+
+
+def _environment(conf: str | None) -> Mapping[str, str]:
+    """Environment of Slurm's commands, which sbatch hands on to jobs."""
+    import pwd
+
+    environ = {name: os.environ[name] for name in os.environ if _OF_SLURM.match(name)}
+    entry = pwd.getpwuid(os.getuid())
+    environ.update(
+        HOME=entry.pw_dir,
+        LOGNAME=entry.pw_name,
+        USER=entry.pw_name,
+        SHELL=entry.pw_shell or "/bin/sh",
+        PATH="/usr/local/bin:/usr/bin:/bin",
+    )
+    if conf is not None:
+        environ["SLURM_CONF"] = conf
+    return environ
+
+
+def _words(done: Done) -> str:
+    """What a command says, without the names of its own functions."""
+    lines = [re.sub(r"^\w+: (error: )?", "", line) for line in done.errors.splitlines()]
+    return "; ".join(dict.fromkeys(filter(None, lines))) or f"exit code {done.code}"
+
+
+def _all_gone(done: Done) -> bool:
+    return all(_GONE.search(line) for line in done.errors.splitlines() if line.strip())
+
+
+def _counts(gres: str) -> dict[str, int]:
+    """Devices by kind: ``gpu:a100:4(S:0-1),gpu:2`` has six."""
+    found: dict[str, int] = {}
+    for word in re.sub(r"\([^)]*\)", "", gres).split(","):
+        kind, _, rest = word.strip().partition(":")
+        number = rest.rpartition(":")[2]
+        if kind and number.isdigit():
+            found[kind] = found.get(kind, 0) + int(number)
+    return found

@@ -1,0 +1,64 @@
+"""Conformance of the Slurm backend and its plugin, on a real Slurm."""
+
+import sys
+
+import attrs
+import pytest
+
+from fiber.testing import BackendConformance, PluginConformance
+from fiber_slurm.backend import SlurmBackend
+from fiber_slurm.testing import SlurmWitness
+
+
+class ClusterWitness(SlurmWitness):
+    """Stops the controller besides."""
+
+    def __init__(self, cluster):
+        self.cluster = cluster
+
+    def go_away(self):
+        self.cluster.stop_controller()
+
+    def come_back(self):
+        self.cluster.start_controller()
+
+
+class TestSlurm(BackendConformance):
+    python = sys.executable
+    patience = 60.0
+
+    @pytest.fixture
+    def context(self, context, config):
+        return attrs.evolve(context, config=config)
+
+    @pytest.fixture
+    def backend(self, opened, context):
+        return opened(context)
+
+    @pytest.fixture
+    def reopen(self):
+        return SlurmBackend
+
+    @pytest.fixture
+    def unreachable(self, opened, context, config, tmp_path, cluster):
+        text = cluster.conf.read_text()
+        # nobody listens at that port of this machine
+        port = next(line for line in text.splitlines() if line.startswith("SlurmctldPort"))
+        elsewhere = tmp_path / "slurm.conf"
+        elsewhere.write_text(
+            text.replace(port, "SlurmctldPort=1").replace("MessageTimeout=10", "MessageTimeout=2")
+        )
+        return opened(context, config=attrs.evolve(config, conf=str(elsewhere)))
+
+    @pytest.fixture
+    def settings(self, environ):
+        return {name: value for name, value in environ.items() if name != "FIBER_BACKEND"}
+
+    @pytest.fixture
+    def witness(self, cluster):
+        return ClusterWitness(cluster)
+
+
+class TestSlurmPlugin(PluginConformance):
+    module = "fiber_slurm.plugin"
+    sdks = ("fiber_slurm.backend", "fiber.backend_parts.batch.backend")
