@@ -1,4 +1,4 @@
-"""A pipe to a process that sends back what it gets: small messages, and large ones."""
+"""A pipe, and two simple queues, to a process that sends back what it gets: small messages, and large ones."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from benchmarks.model import BASELINE, OURS, Bar, Metric, Round, Sizes
 CONTENDERS = (OURS, BASELINE)
 METRICS = (
     Metric("pipe", "Pipe, a small message there and back", "µs", bars=(Bar(1.2),)),
+    Metric("simple-queue", "SimpleQueue, a small item there and back", "µs", bars=(Bar(1.2),)),
     Metric("pipe-bytes", "Pipe, 4 MB there and back", "MB/s", bars=(Bar(2.0),), more=True),
 )
 _LARGE = 4_000_000
@@ -22,8 +23,13 @@ _LARGE = 4_000_000
 def prepare(contender: str, sizes: Sizes) -> Iterator[Round]:
     mp = contenders.module(contender)
     here, there = mp.Pipe()
-    process = mp.Process(target=tasks.echo, args=(there,))
-    process.start()
+    given, returned = mp.SimpleQueue(), mp.SimpleQueue()
+    processes = [
+        mp.Process(target=tasks.echo, args=(there,)),
+        mp.Process(target=tasks.pass_on, args=(given, returned)),
+    ]
+    for process in processes:
+        process.start()
     there.close()
     large = bytes(_LARGE)
 
@@ -34,16 +40,26 @@ def prepare(contender: str, sizes: Sizes) -> Iterator[Round]:
             here.recv()
         return (time.perf_counter() - start) / count
 
-    # the process is up
+    def by_queue(item: Any, count: int) -> float:
+        start = time.perf_counter()
+        for _ in range(count):
+            given.put(item)
+            returned.get()
+        return (time.perf_counter() - start) / count
+
+    # the processes are up
     seconds(large, 1)
+    by_queue(1, 1)
 
     def once() -> dict[str, float]:
-        small = seconds({"step": 1}, sizes.messages)
         return {
-            "pipe": 1e6 * small,
+            "pipe": 1e6 * seconds({"step": 1}, sizes.messages),
+            "simple-queue": 1e6 * by_queue({"step": 1}, sizes.messages),
             "pipe-bytes": 2 * _LARGE / seconds(large, max(1, sizes.messages // 100)) / 1e6,
         }
 
     yield once
     here.send(None)
-    process.join()
+    given.put(None)
+    for process in processes:
+        process.join()

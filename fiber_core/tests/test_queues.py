@@ -3,6 +3,7 @@
 import collections
 import itertools
 import os
+import resource
 import signal
 import sys
 import threading
@@ -14,6 +15,7 @@ import fiber
 import process_signals
 import soak
 from children import PATIENCE, finish, start
+from fiber._objects import store
 from fiber._runtime import runtime
 from fiber.exceptions import PeerLostError
 from waiting import until
@@ -46,11 +48,54 @@ def make_queue(results, go):
     go.get()
 
 
-def record(source, path):
+def filling(number, size):
+    return bytes([number % 251]) * size
+
+
+def record(source, path, size):
     """Note each item the moment it is handed out, so that a kill cannot hide it."""
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     while True:
-        os.write(fd, b"%d\n" % source.get())
+        number, content = source.get()
+        os.write(fd, b"%d\n" % (number if content == filling(number, size) else -1))
+
+
+def echo_with_few_descriptors(inbox, outbox):
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, limits[1]))
+    echo(inbox, outbox)
+
+
+class StuckError(Exception):
+    """A put waits."""
+
+
+def put_until_it_waits(into):
+    """Put numbers until a put waits, and be interrupted there; how many there are."""
+    count = seen = 0
+
+    def look(*_):
+        nonlocal seen
+        if seen == count:
+            raise StuckError
+        seen = count
+
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, 0.3, 0.3)
+    try:
+        while True:
+            into.put(count)
+            count += 1
+    except StuckError:
+        return count
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def fill_and_tell(into, results):
+    results.send(put_until_it_waits(into))
+    # what waited was not put, and what is in it stays when this process is gone
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_first_in_first_out_as_it_was_when_it_was_put():
@@ -88,21 +133,49 @@ def test_a_process_may_end_without_waiting_for_what_it_put():
     finish(start(lambda: (one.put(1), one.cancel_join_thread(), one.close())))
 
 
-@pytest.mark.timeout(600)
-def test_killed_readers_lose_and_double_nothing(tmp_path):
-    for current in soak.rounds("killed readers of a queue", 50, least=2):
-        one, count, readers = fiber.Queue(), 6000, 3
+def test_a_process_with_few_descriptors_gets_and_puts_large_items():
+    inbox, outbox = fiber.Queue(), fiber.Queue()
+    child = start(echo_with_few_descriptors, inbox, outbox)
+    for begin in (0, 40, 80):
+        numbers = range(begin, begin + 40)
+        for number in numbers:
+            inbox.put((number, filling(number, 600_000)))
+        for number in numbers:
+            assert outbox.get(timeout=PATIENCE) == (number, filling(number, 600_000))
+    inbox.put(None)
+    finish(child)
+
+
+@pytest.mark.one_host("its kernel keeps what was put")
+def test_a_full_simple_queue_keeps_who_puts_waiting_interruptibly_and_outlives_its_maker():
+    if not store.current().has_descriptors:
+        pytest.skip("a process has what was put, without a limit")
+    one, (here, there) = fiber.SimpleQueue(), fiber.Pipe()
+    child = start(fill_and_tell, one, there)
+    count = here.recv()
+    child.join(PATIENCE)
+    assert child.exitcode == -signal.SIGKILL
+    assert count > 100
+    assert [one.get() for _ in range(count)] == list(range(count))
+    assert one.empty()
+
+
+@pytest.mark.timeout(3600 if soak.is_full() else 600)
+@pytest.mark.parametrize("count,size", [(6000, 0), (80, 600_000)])
+def test_killed_readers_lose_and_double_nothing(tmp_path, count, size):
+    for current in soak.rounds(f"killed readers of a queue, {size} bytes", 50, least=2):
+        one, readers = fiber.Queue(), 3
         folder = tmp_path / str(current.seed)
         folder.mkdir()
         names = itertools.count()
-        running = [start(record, one, folder / str(next(names))) for _ in range(readers)]
+        running = [start(record, one, folder / str(next(names)), size) for _ in range(readers)]
         for number in range(count):
-            one.put(number)
-            if number % 1500 == 1499:
+            one.put((number, filling(number, size)))
+            if number % (count // 4) == count // 4 - 1:
                 victim = running.pop(0)
                 process_signals.kill(victim)
                 victim.join(PATIENCE)
-                running.append(start(record, one, folder / str(next(names))))
+                running.append(start(record, one, folder / str(next(names)), size))
         until(one.empty)
         for child in running:
             process_signals.kill(child)
@@ -112,11 +185,12 @@ def test_killed_readers_lose_and_double_nothing(tmp_path):
         )
         left = 0
         while not one.empty():
-            got[one.get(timeout=PATIENCE)] += 1
+            got[one.get(timeout=PATIENCE)[0]] += 1
             left += 1
         lost = set(range(count)) - set(got)
         current.note(lost=len(lost), left=left)
 
+        assert set(got) <= set(range(count)), "an item came with the bytes of another"
         assert [item for item, times in got.items() if times > 1] == []
         # one that was handed out and not noted yet when its reader was killed
         assert len(lost) <= 4 + readers

@@ -17,8 +17,8 @@ pytestmark = [
 ]
 
 
-def talk(end):
-    """Send numbers as fast as they are taken, and read whatever comes."""
+def talk(end, size):
+    """Send numbers and so many bytes as fast as they are taken, and read whatever comes."""
 
     def read():
         while True:
@@ -27,22 +27,22 @@ def talk(end):
     threading.Thread(target=read, daemon=True).start()
     number = 0
     while True:
-        end.send(number)
+        end.send((number, bytes(size)))
         number += 1
 
 
-def own_and_talk(end):
+def own_and_talk(end, size):
     """The same over a pipe that lives here."""
     here, there = fiber.Pipe()
     end.send(there)
     there.close()
-    talk(here)
+    talk(here, size)
 
 
-def fill(numbers):
+def fill(numbers, size=0):
     number = 0
     while True:
-        numbers.put(number)
+        numbers.put((number, bytes(size)))
         number += 1
 
 
@@ -67,7 +67,8 @@ def use(end):
     numbers, ended = [], {}
 
     def read():
-        numbers.append(end.recv())
+        number, _ = end.recv()
+        numbers.append(number)
 
     def look():
         # true at the end for ever, as of a socket
@@ -93,15 +94,25 @@ def use_and_tell(end, results):
     results.put(use(end))
 
 
-@pytest.mark.parametrize("lives", ["with the survivor", "with the dead", "with a third"])
-def test_the_other_end_of_a_pipe_is_killed(lives):
-    for current in soak.rounds(f"killed end of a pipe {lives}", 200, least=4):
+# large messages are in memory whose descriptors are on their way when either side dies
+@pytest.mark.parametrize(
+    "lives,size",
+    [
+        ("with the survivor", 0),
+        ("with the dead", 0),
+        ("with a third", 0),
+        ("with the survivor", 200_000),
+        ("with a third", 200_000),
+    ],
+)
+def test_the_other_end_of_a_pipe_is_killed(lives, size):
+    for current in soak.rounds(f"killed end of a pipe {lives}, {size} bytes", 200, least=4):
         here, there = fiber.Pipe()
         if lives == "with the dead":
-            dying = start(own_and_talk, there)
+            dying = start(own_and_talk, there, size)
             end = here.recv()
         else:
-            dying, end = start(talk, there), here
+            dying, end = start(talk, there, size), here
         there.close()
         with killed_meanwhile(dying, current.rng, latest=0.3):
             if lives == "with a third":
@@ -119,20 +130,22 @@ def test_the_other_end_of_a_pipe_is_killed(lives):
         current.note(read=len(numbers))
 
 
-@pytest.mark.parametrize("maxsize", [0, 10])
-def test_the_only_writer_of_a_queue_is_killed(maxsize):
+@pytest.mark.parametrize("maxsize,size", [(0, 0), (10, 0), (10, 600_000)])
+def test_the_only_writer_of_a_queue_is_killed(maxsize, size):
     """What it had put is read, and then there is nothing; another writer goes on."""
-    for current in soak.rounds(f"killed writer of a queue of {maxsize}", 200, least=4):
+    for current in soak.rounds(f"killed writer of a queue of {maxsize}, {size}", 200, least=4):
         numbers = fiber.Queue(maxsize)
-        dying = start(fill, numbers)
+        dying = start(fill, numbers, size)
         # it is up once something came
-        read = [numbers.get(timeout=PATIENCE)]
+        read = [numbers.get(timeout=PATIENCE)[0]]
         with killed_meanwhile(dying, current.rng, latest=0.2):
             while True:
                 # asked before looking: what it sent before its death may come a moment after it
                 is_dead = not dying.is_alive()
                 try:
-                    read.append(numbers.get(timeout=0.5 if is_dead else 0.05))
+                    number, filling = numbers.get(timeout=0.5 if is_dead else 0.05)
+                    assert len(filling) == size
+                    read.append(number)
                 except queue.Empty:
                     if is_dead:
                         break

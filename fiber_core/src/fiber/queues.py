@@ -45,22 +45,38 @@ class _QueueHandle(Handle, Generic[T]):
 class SimpleQueue(_QueueHandle[T]):
     """A queue with ``put`` and ``get`` only; the same as ``multiprocessing.SimpleQueue``.
 
-    It lives in the process that made it. Any process that gets it, as an argument, in a closure or
-    through another queue, reads and writes it.
+    Any process that gets it, as an argument, in a closure or through another queue, reads and
+    writes it. On one host it is a pipe of the kernel, which lasts as long as any process holds it;
+    else it lives in the process that made it.
     """
 
     def __init__(self, *, ctx: Any = None) -> None:
         self._make(0)
 
+    def _new(self, maxsize: int) -> ChannelObject:
+        process = store.current()
+        if process.has_descriptors:
+            made: ChannelObject = load_object("fiber._objects.pipe.end:loop")(process)
+            return made
+        return super()._new(maxsize)
+
+    def _open(self) -> None:
+        super()._open()
+        # where the kernel has it
+        self._put_value = getattr(self._writer, "put_value", None)
+
     def put(self, obj: T) -> None:
-        """Put a value in.
+        """Put a value in; on one host, wait while the kernel's buffer is full.
 
         Raises:
             Exception: what pickling it raised.
-            PeerLostError: the process that the queue lives in is gone.
+            PeerLostError: the process that the queue lives in, or came from, is gone.
             OSError: this handle is closed.
         """
         self._check()
+        if self._put_value is not None:
+            self._put_value(obj)
+            return
         self._writer.put(encode(obj, auth_domain=self._receiving_domain()), True, None)
         # as in the stdlib, where it is in the pipe by now, it arrives even if this process dies
         self._writer.deliver()
@@ -69,7 +85,8 @@ class SimpleQueue(_QueueHandle[T]):
         """Wait for the next value and take it.
 
         Raises:
-            PeerLostError: the process that the queue lives in is gone; an ``EOFError``.
+            PeerLostError: the process that the queue lives in, or came from, is gone; an
+                ``EOFError``.
             OSError: this handle is closed.
         """
         self._check()
@@ -83,6 +100,8 @@ class SimpleQueue(_QueueHandle[T]):
             OSError: this handle is closed.
         """
         self._check()
+        if self._put_value is not None:
+            return not self._reader.poll(0)
         return not self._object.size(0)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """Shared objects: each lives in the process that made it, its owner, and is used from any process.
 
-Pipes on one host are the exception (``pipe``): the kernel has them.
+Pipes and simple queues on one host are the exception (``pipe``): the kernel has them.
 
 Queues, pipes, locks and the like, shared memory, shared values and managed objects have this
 machinery in common. For each kind there is an owner's side (``OwnedObject``) with all state, and a

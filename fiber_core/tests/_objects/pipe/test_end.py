@@ -4,6 +4,7 @@ import errno
 import os
 import pickle
 import queue
+import select
 import socket
 import threading
 from pathlib import Path
@@ -13,8 +14,10 @@ import pytest
 from fiber._objects import couriers
 from fiber._objects.pipe import end as pipe
 from fiber._objects.pipe.bridge import FarEnd
+from fiber._objects.queue.messages import ItemWithReferences
 from fiber.exceptions import PeerLostError
 from waiting import PATIENCE, until
+from wire_world import in_thread
 
 
 @pytest.fixture
@@ -203,6 +206,33 @@ class TestBridges:
     def far(self, world, owner):
         return world.node("far", host="elsewhere")
 
+    def test_an_end_goes_there_and_comes_back_while_both_sides_talk(self, owner, far, ends):
+        here, there = ends
+        count = 300
+
+        def talk():
+            for number in range(count):
+                put(here, b"%d" % number)
+            return sorted(int(take(here)) for _ in range(count))
+
+        def answer(side):
+            for _ in range(count // 3):
+                put(side, take(side))
+
+        heard = in_thread(talk)
+        answer(there)
+        loaded = far.store.hold(*pickled(there))
+        there.drop(0)
+        answer(loaded)
+        back = owner.store.hold(*pickled(loaded))
+        loaded.drop(0)
+        answer(back)
+        assert heard() == list(range(count))
+        back.drop(0)
+        with pytest.raises(EOFError):
+            here.take(True, None)
+        until(lambda: not threads_of_bridges())
+
     @pytest.mark.parametrize("first_gone", ["there", "here"])
     def test_messages_go_both_ways_and_whoever_is_left_is_told(self, far, ends, first_gone):
         here, there = ends
@@ -241,3 +271,71 @@ class TestBridges:
         reader.drop(0)
         until(lambda: not threads_of_bridges(), timeout=PATIENCE)
         loaded.drop(0)
+
+
+class TestLoops:
+    """Both ends of a pipe as one object: what anybody puts, somebody takes."""
+
+    @pytest.fixture
+    def loop(self, owner):
+        loop = pipe.loop(owner.store)
+        loop.hold(0)
+        return loop
+
+    @pytest.fixture
+    def far(self, world):
+        return world.node("far", host="elsewhere")
+
+    def test_every_holder_puts_and_takes_and_goes_on_without_its_maker(
+        self, owner, other, third, loop
+    ):
+        second = other.store.hold(*pickled(loop))
+        put(loop, b"from its maker")
+        assert take(second) == b"from its maker"
+        put(second, b"large" * 2**18)
+        assert take(loop) == b"large" * 2**18
+        last = third.store.hold(*pickled(second))
+        put(second, b"left")
+        assert last.poll(None)
+        loop.drop(0)
+        owner.die()
+        assert take(last) == b"left"
+        put(last, b"and back")
+        assert take(second) == b"and back"
+        assert not last.poll(0)
+
+    def test_an_item_with_references_that_nobody_takes_releases_them(self, owner, loop):
+        voided = []
+        owner.store.void_references = voided.extend
+        references = [("owner", ("unix:///there",), 3, 4)]
+        loop.put(ItemWithReferences.of(references, b"never taken"), True, None)
+        loop.drop(0)
+        until(lambda: voided)
+        assert voided == references
+        assert not owner.store._receipts
+
+    def test_a_process_that_cannot_have_descriptors_gets_what_it_asks_for_alone(self, far, loop):
+        loaded = far.store.hold(*pickled(loop))
+        for one in (b"1", b"2", b"3"):
+            put(loop, one)
+        put(loaded, b"from afar")
+        assert isinstance(loaded._way, FarEnd)
+        assert take(loaded) == b"1"
+        # the others are left to those who are near
+        assert [take(loop) for _ in range(3)] == [b"2", b"3", b"from afar"]
+        taken = in_thread(lambda: take(loaded))
+        put(loop, b"4")
+        assert taken() == b"4"
+        loaded.drop(0)
+        until(lambda: not threads_of_bridges())
+
+    def test_what_that_process_did_not_take_comes_back(self, far, loop):
+        loaded = far.store.hold(*pickled(loop))
+        # it asks for an item without taking it, as `connection.wait` does
+        descriptor = loaded.fileno()
+        put(loop, b"1")
+        until(lambda: select.select([descriptor], [], [], 0)[0])
+        assert not loop.poll(0)
+        far.die()
+        assert take(loop) == b"1"
+        until(lambda: not threads_of_bridges())

@@ -1,4 +1,4 @@
-"""Pipes between processes of one host: the two sockets of a pair, which nobody owns.
+"""Pipes and simple queues between processes of one host: the two sockets of a pair, which nobody owns.
 
 Each end is a ``SOCK_SEQPACKET`` socket: a message arrives whole or not at all, and any number of processes
 and threads send and receive on the same end without a lock. The kernel keeps what was sent however its
@@ -11,6 +11,8 @@ Invariants:
 - A process that pickles an end keeps it open until the pickle was loaded or will not be (references, as
   of all shared objects). Whoever loads it asks that process for a duplicate of the descriptor, and has
   nothing in common with it afterwards.
+- A simple queue is both sockets in one object: one that all send to, and one that all receive from. No
+  process sees its end, and what its last holder leaves unread is dropped.
 - Programs of other hosts, and those with another authkey, cannot have a descriptor. The process that they
   ask makes a pipe of the other kind (``queue``) for them, and passes messages on while both are held.
 - An item with references that is dropped unread, because the last reader has gone, releases them.

@@ -3,6 +3,9 @@
 The process that has the end makes a pipe that lives in it, gives the other one an end of that, and passes
 messages on. Other processes that hold the same end as it take part: each message goes to one of them.
 
+Both ends of a pipe as one, a queue, have many readers as a rule: an item is passed on only while the other
+process asks for one, and is put back, behind the others, where that ends before it has it.
+
 Apart from :mod:`~fiber._objects.pipe.end`, which needs none of it for processes of its own host.
 """
 
@@ -15,15 +18,17 @@ import select
 import threading
 from typing import TYPE_CHECKING
 
+from fiber._base.waits import TURN
 from fiber._objects.address import Kind, Shape
 from fiber._objects.handle import ChannelObject, decode, encode
-from fiber._objects.pipe.packets import PacketSocket
+from fiber._objects.pipe.packets import PacketLoop, PacketSocket
+from fiber._objects.queue.channel import Channel
 from fiber._objects.queue.messages import Item, ItemWithReferences
+from fiber._objects.queue.ready_fd import ReadyFd
 from fiber._objects.references import NO_REFERENCE
 from fiber._wire.endpoint import Peer
 
 if TYPE_CHECKING:
-    from fiber._objects.queue.channel import Channel
     from fiber._objects.store import Store
 
 #: ends of the pipe that a bridge makes: of the process that makes it, and of the other one
@@ -79,51 +84,110 @@ class FarEnd:
         self.shared.drop(self._end)
 
 
+class _Passage(Channel):
+    """The pipe that a bridge makes for a queue, which tells of demand."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, Kind.PIPE)
+        self._far_reads = self.shape.direction_read_by(_FAR)
+        #: readable while the other process asks for an item
+        self.demand = ReadyFd()
+        #: items that it did not take
+        self.left: list[Item] = []
+
+    def changed(self, direction: int) -> None:
+        """See :meth:`Channel.changed`."""
+        super().changed(direction)
+        if direction == self._far_reads:
+            self.demand.set(self.states[direction].is_wanting)
+
+    def _drop_items(self, dropped: list[Item]) -> None:
+        self.left += dropped
+
+
 def lay(process: Store, way: PacketSocket | FarEnd, shape: Shape, peer: Peer) -> bytes:
     """Pickle of address, end and reference id of an end for a peer, which is counted as its holder."""
     if isinstance(way, FarEnd):
         return way.pickled(peer.auth_domain)
-    channel = process.channel(Kind.PIPE)
+    channel = _Passage(process) if isinstance(way, PacketLoop) else process.channel(Kind.PIPE)
     channel.hold(_NEAR)
     address = channel.address_in(peer.auth_domain)
     channel.expect(peer, _FAR)
-    threading.Thread(
-        target=_carry,
-        args=(way.duplicate(), channel, shape.direction_read_by(0) is not None),
-        name="fiber-bridge",
-        daemon=True,
-    ).start()
+    bridge = _Bridge(way.duplicate(), channel, is_read=shape.direction_read_by(0) is not None)
+    threading.Thread(target=bridge.carry, name="fiber-bridge", daemon=True).start()
     return pickle.dumps((address, _FAR, NO_REFERENCE))
 
 
-def _carry(near: PacketSocket, channel: Channel, is_read: bool) -> None:
-    """Pass messages on until either side ends."""
-    there, back = channel.shape.direction_read_by(_FAR), channel.shape.direction_read_by(_NEAR)
-    assert there is not None
-    assert back is not None
-    writer, reader = channel.writer(there), channel.reader(back)
-    poll = select.poll()
-    poll.register(reader.fileno(), select.POLLIN)
-    poll.register(near.fileno(), select.POLLIN if is_read else 0)
-    try:
-        while True:
-            for descriptor, events in poll.poll():
-                if descriptor != near.fileno():
-                    near.put(reader.take(True, None))
-                elif events & select.POLLIN:
-                    try:
-                        item = near.take(wait=False)
-                    except queue.Empty:
-                        # another holder of the end was faster
-                        continue
-                    writer.put(_readable(item, channel.auth_domain), True, None)
-                else:
-                    return
-    except (EOFError, BrokenPipeError):
-        return
-    finally:
-        near.close()
-        channel.drop(_NEAR)
+class _Bridge:
+    """Passes messages on until either side ends.
+
+    Args:
+        near: the end, which belongs to this object from then on.
+        channel: the pipe of the other process.
+        is_read: False for an end that only writes.
+    """
+
+    def __init__(self, near: PacketSocket, channel: Channel, *, is_read: bool) -> None:
+        there, back = channel.shape.direction_read_by(_FAR), channel.shape.direction_read_by(_NEAR)
+        assert there is not None
+        assert back is not None
+        self._near = near
+        self._channel = channel
+        self._writer, self._reader = channel.writer(there), channel.reader(back)
+        self._passage = channel if isinstance(channel, _Passage) else None
+        self._events = select.POLLIN if is_read else 0
+
+    def carry(self) -> None:
+        """Pass messages on; the thread's work."""
+        try:
+            while True:
+                self._pass_some()
+        except (EOFError, BrokenPipeError):
+            return
+        finally:
+            self._channel.drop(_NEAR)
+            if self._passage is not None:
+                self._return_left(self._passage)
+            self._near.close()
+
+    def _pass_some(self) -> None:
+        poll = select.poll()
+        poll.register(self._reader.fileno(), select.POLLIN)
+        if self._is_wanted():
+            poll.register(self._near.fileno(), self._events)
+        elif self._passage is not None:
+            poll.register(self._passage.demand.fd, select.POLLIN)
+        # in turns: nothing tells of a demand that has ended
+        for descriptor, events in poll.poll(1000 * TURN):
+            if descriptor == self._reader.fileno():
+                self._near.put(self._reader.take(True, None))
+            elif descriptor != self._near.fileno():
+                continue
+            elif not events & select.POLLIN:
+                raise EOFError
+            elif self._is_wanted():
+                self._pass_one()
+
+    def _is_wanted(self) -> bool:
+        return self._passage is None or self._passage.demand.is_ready
+
+    def _pass_one(self) -> None:
+        try:
+            item = self._near.take(wait=False)
+        except queue.Empty:
+            # another holder of the end was faster
+            return
+        try:
+            self._writer.put(_readable(item, self._channel.auth_domain), True, None)
+        except BrokenPipeError:
+            if self._passage is not None and not self._passage.left:
+                self._passage.left.append(item)
+            raise
+
+    def _return_left(self, passage: _Passage) -> None:
+        for item in passage.left:
+            self._near.put(item)
+        passage.demand.close()
 
 
 def _readable(item: Item, auth_domain: str | None) -> Item:

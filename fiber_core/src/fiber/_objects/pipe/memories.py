@@ -200,6 +200,7 @@ def _memfd() -> int:
 
 
 _BYTES = frozenset({bytes, bytearray})
+_PLAIN = frozenset({int, float, bool, str, type(None)})
 _CONTAINERS = frozenset({tuple, list, dict})
 #: most parts of a container that are looked at
 _FEW = 16
@@ -208,9 +209,14 @@ _FEW = 16
 def is_larger(value: Any, size: int) -> bool:
     """True for bytes and arrays, or a container with one, that have more than so many bytes."""
     if type(value) in _CONTAINERS:
-        parts = value.values() if type(value) is dict else value
-        return len(value) <= _FEW and any(_is_larger(one, size) for one in parts)
-    return _is_larger(value, size)
+        if len(value) > _FEW:
+            return False
+        # a plain loop, and numbers and text apart: this runs for each item
+        for one in value.values() if type(value) is dict else value:
+            if type(one) not in _PLAIN and _is_larger(one, size):
+                return True
+        return False
+    return type(value) not in _PLAIN and _is_larger(value, size)
 
 
 def _is_larger(value: Any, size: int) -> bool:

@@ -39,6 +39,8 @@ REFERENCES = 2
 _AT_ONCE_FLAGS = CLOSE_ON_EXEC | int(socket.MSG_DONTWAIT)
 _SEND_FLAGS = int(socket.MSG_NOSIGNAL)
 
+#: bytes of an item up to which it costs less to copy it than to send two pieces
+_SMALL = 1024
 _FLAGS = [bytes([number]) for number in range(4)]
 _LENGTH = struct.Struct("=Q")
 _DESCRIPTOR = struct.Struct("@i")
@@ -154,7 +156,8 @@ class PacketSocket:
         """One, or a :class:`PacketLoop`, of descriptors as of :meth:`filenos`."""
         if len(descriptors) == 1:
             return cls(descriptors[0], await_receipt)
-        return PacketLoop(*descriptors, await_receipt)
+        receiving, sending = descriptors
+        return PacketLoop(receiving, sending, await_receipt)
 
     @property
     def is_hung_up(self) -> bool:
@@ -181,7 +184,7 @@ class PacketSocket:
         if isinstance(item, ItemWithReferences):
             body, with_references = item.body, item
         elif len(item) <= INLINE:
-            self._send((item, _FLAGS[0]))
+            self._send((b"%b\0" % item,) if len(item) <= _SMALL else (item, _FLAGS[0]))
             return
         else:
             body, with_references = item, None

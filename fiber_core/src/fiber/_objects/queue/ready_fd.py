@@ -15,13 +15,14 @@ class ReadyFd:
         else:
             self.fd, self._write = os.pipe()
             os.set_blocking(self.fd, False)
-        self._is_ready = False
+        #: True while it is readable
+        self.is_ready = False
 
     def set(self, ready: bool) -> None:
         """Make it readable, or not."""
-        if ready == self._is_ready or self.fd < 0:
+        if ready == self.is_ready or self.fd < 0:
             return
-        self._is_ready = ready
+        self.is_ready = ready
         if ready:
             # the size of a write to an eventfd; any size will do for a pipe
             os.write(self._write, (1).to_bytes(8, sys.byteorder))

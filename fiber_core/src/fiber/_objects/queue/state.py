@@ -317,6 +317,11 @@ class QueueState:
         return not self.has_waiting_writers and not self.size
 
     @property
+    def is_wanting(self) -> bool:
+        """True where a reader asks for an item while there is none."""
+        return not self.available and not all(request.kept for request in self._waiting)
+
+    @property
     def has_ended(self) -> bool:
         """True once no item is left and no writer can put another."""
         return self.writers_gone and self.is_settled
