@@ -1,5 +1,8 @@
 """Pages and pictures that are made of something say what that is now, and names in them are there."""
 
+import importlib
+import pkgutil
+import pydoc
 import re
 import runpy
 import sys
@@ -51,6 +54,16 @@ def test_a_field_of_the_contract_says_what_it_means():
     ]
 
     assert silent == []
+
+
+@pytest.mark.parametrize("package", ["fiber.abc", "fiber.model", "fiber.backend_parts"])
+def test_help_shows_nothing_of_the_environment(package, monkeypatch):
+    monkeypatch.setenv("KIT_SECRET", "a secret of this process")
+    found = importlib.import_module(package)
+    modules = [m.name for m in pkgutil.iter_modules(getattr(found, "__path__", ()), f"{package}.")]
+
+    for module in (package, *modules):
+        assert "a secret of this process" not in pydoc.plain(pydoc.render_doc(module)), module
 
 
 def test_every_guide_and_tutorial_is_in_the_index_by_its_name():

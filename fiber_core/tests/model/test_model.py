@@ -67,6 +67,11 @@ class Platform(Durations):
     backoff: tuple[float, ...] = (1.0, 2.0)
 
 
+def test_durations_are_shown_by_their_scale_and_what_differs_from_it():
+    assert repr(Timing()) == "Timing()"
+    assert repr(values.evolve(Timing.at(0.1), dial=9.0)) == "Timing(scale=0.1, dial=9.0)"
+
+
 def test_a_scale_multiplies_every_duration_and_is_the_setting_of_a_run(monkeypatch):
     assert Platform.at(0.1) == Platform(scale=0.1, answer=3.0, backoff=(0.1, 0.2))
     assert Timing.at(1.0) == Timing()

@@ -63,7 +63,11 @@ _MAX_PID = 2**31 - 1
 
 
 class Liveness(enum.Enum):
-    """Answer to the question whether an owner lives."""
+    """Answer to the question whether an owner lives.
+
+    ``ALIVE``: it does. ``DEAD``: it is proven that it does not. ``UNKNOWN``: nothing is proven from
+    here; it counts as alive.
+    """
 
     #: it does
     ALIVE = "alive"

@@ -27,12 +27,17 @@ _FORMS = "fd:<number>, stdin, stdin:<length>, file:<path> or sealed:<path of the
 _NONCE = 12
 
 
-def read_private(environ: MutableMapping[str, str] = os.environ) -> bytes:
+def read_private(environ: MutableMapping[str, str] | None = None) -> bytes:
     """Read the private bytes, once, and remove the traces of where they were.
+
+    Args:
+        environ: the environment that has the variable; this process's by default.
 
     Raises:
         StartError: the variable makes no sense, or nothing can be read at the place it names.
     """
+    # a default of os.environ would have help() print it, secrets included
+    environ = os.environ if environ is None else environ
     where = environ.pop(VARIABLE, "")
     scheme, _, rest = where.partition(":")
     try:

@@ -47,6 +47,13 @@ class Durations:
 class Timing(Durations):
     """Durations of the core; a field is here once for all who wait for the same thing."""
 
+    def __repr__(self) -> str:
+        # sixty numbers would drown whatever they are shown in: the scale, and what differs from it
+        usual = values.asdict(type(self).at(self.scale))
+        shown = {"scale": self.scale} if self.scale != 1.0 else {}
+        shown.update((k, v) for k, v in values.asdict(self).items() if v != usual[k])
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in shown.items())})"
+
     # -- signs of life
 
     #: between two signs of life, and between two checks of those of others

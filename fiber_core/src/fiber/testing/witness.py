@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["JOB_VARIABLE", "RUN_VARIABLE", "HostWitness", "Witness"]
 
+#: characters of a command line that are shown
+_SHOWN = 120
 #: environment variable of each job of the kit: the job's name
 JOB_VARIABLE = "KIT_JOB"
 #: environment variable of each job of the kit: its run
@@ -96,7 +98,7 @@ class HostWitness(Witness):
 
     def left(self, run_id: str) -> Sequence[str]:
         """List the processes of a run."""
-        return [f"process {process.pid}" for process in _processes(RUN_VARIABLE, run_id)]
+        return [_described(process) for process in _processes(RUN_VARIABLE, run_id)]
 
     def kill(self, job: Job) -> None:
         """Send SIGKILL to all processes of the job.
@@ -119,6 +121,16 @@ class HostWitness(Witness):
             # one that has ended meanwhile needs no signal
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
+
+
+def _described(process: psutil.Process) -> str:
+    import psutil
+
+    try:
+        words = " ".join(process.cmdline())
+    except psutil.Error:
+        words = "ended meanwhile"
+    return f"process {process.pid}: {words[:_SHOWN]}"
 
 
 def _processes(variable: str, value: str) -> list[psutil.Process]:
