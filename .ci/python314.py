@@ -25,7 +25,13 @@ PACKAGES = (
     *("openssh-server", "openssh-client", "iptables", "iproute2", "docker.io", "docker-registry"),
 )
 #: what tox.ini gives tests, of the index and of this checkout
-DEPENDENCIES = ("aiohttp>=3.10", "joblib>=1.5", "numpy", "pytest-xdist>=3.5")
+DEPENDENCIES = (
+    "aiohttp>=3.10",
+    "joblib>=1.5",
+    "numpy",
+    "prometheus-client>=0.20",
+    "pytest-xdist>=3.5",
+)
 CORE = "fiber-core[examples,testing]"
 PLUGINS = ("docker", "k8s", "local", "ssh")
 TESTS = ("fiber_core/tests", "tests/compat", *(f"plugins/fiber_{name}/tests" for name in PLUGINS))

@@ -113,6 +113,10 @@ class Config:
         metadata=_metadata("worker deaths until a task is given up"),
         validator=values.ge(1),
     )
+    #: ``HOST:PORT`` at which the program serves metrics for Prometheus, or None
+    metrics: str | None = values.field(
+        default=None, metadata=_metadata("address at which the program serves metrics")
+    )
     #: True to keep functions and arguments of tasks that failed
     keep_failed: bool = values.field(
         default=False, metadata=_metadata("keep failed tasks, for fiber replay")

@@ -391,6 +391,12 @@ class Runtime:
                     # there is something to see from now on
                     self.own(StatusSocket(self))
                     self.own(StackFile(self.directory, self.ident))
+                    if self.config.metrics is not None:
+                        # by name: what counts is built upon what runs
+                        serve = load_object("fiber._watch.metrics:serve_run")
+                        server = serve(self, self.config.metrics)
+                        if server is not None:
+                            self.own(server)
             return self._launcher
 
     def urls(self) -> list[str]:

@@ -23,6 +23,7 @@ BUILT_IN = (
     "top",
     "stacks",
     "replay",
+    "metrics",
     "logs",
     "exec",
     "rsh",

@@ -184,7 +184,8 @@ class PacketSocket:
         if isinstance(item, ItemWithReferences):
             body, with_references = item.body, item
         elif len(item) <= INLINE:
-            self._send((b"%b\0" % item,) if len(item) <= _SMALL else (item, _FLAGS[0]))
+            whole = len(item) <= _SMALL
+            self._send((b"".join((item, b"\0")),) if whole else (item, _FLAGS[0]))
             return
         else:
             body, with_references = item, None
