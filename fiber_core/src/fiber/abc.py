@@ -48,7 +48,8 @@ class Backend(abc.ABC):
 
         Raises:
             SubmitError: the platform refused it; the message has the platform's own text.
-            CapabilityError: the spec asks for what this backend does not declare.
+            CapabilityError: the spec asks for what cannot be done here. What its backend does not
+                declare the core refuses before: no such spec comes.
             BackendUnavailableError: the platform could not be asked. Where it has answered before,
                 the core submits the same spec again, for a minute in all: what an attempt left on
                 the platform must not run, and goes with the run at the latest.

@@ -13,7 +13,7 @@ import pytest
 
 from fiber._agent import rundir
 from fiber._agent.supervisor.journal import Journal
-from fiber.exceptions import BackendError, BackendUnavailableError, CapabilityError, SubmitError
+from fiber.exceptions import BackendError, BackendUnavailableError, SubmitError
 from fiber.model import (
     BackendContext,
     JobSpec,
@@ -184,17 +184,16 @@ def test_a_backend_without_a_run_looks_only(looking):
 
 
 @pytest.mark.parametrize(
-    "entry, changes, error, words",
+    "entry, changes, words",
     [
-        ("wait", {"image": "python:3"}, CapabilityError, "image 'python:3' is not supported by"),
-        ([], {}, SubmitError, "program has no program to run"),
-        (["no-such-program"], {"detached": True}, SubmitError, "cannot run 'no-such-program'"),
+        ([], {}, "program has no program to run"),
+        (["no-such-program"], {"detached": True}, "cannot run 'no-such-program'"),
     ],
 )
 def test_what_it_cannot_do_is_refused_in_a_sentence_and_leaves_nothing(
-    driver, entry, changes, error, words
+    driver, entry, changes, words
 ):
-    with pytest.raises(error, match=words):
+    with pytest.raises(SubmitError, match=words):
         driver.submit(entry, **changes)
 
     assert driver.backend.list(driver.run_id) == []

@@ -27,6 +27,7 @@ from fiber._plugins.backend_choice import (
     load_settings,
     open_backend,
 )
+from fiber._plugins.undeclared import refuse_undeclared
 from fiber._wire import codec, fork
 from fiber._wire.identity import Credentials
 from fiber.abc import Backend
@@ -454,7 +455,12 @@ class Runtime:
     # -- actions
 
     def submit(self, spec: JobSpec) -> Job:
-        """Submit a job through the hook, so that plugins may wrap it."""
+        """Submit a job through the hook, so that plugins may wrap it.
+
+        Raises:
+            CapabilityError: it asks for what the backend does not declare, which is not asked then.
+        """
+        refuse_undeclared(self.info.name, self.info.capabilities, spec)
         job: Job = self.plugins.hook.fiber_submit_job(backend=self.backend, spec=spec)
         self.router.submitted(spec, job)
         return job
@@ -470,7 +476,13 @@ class Runtime:
         return type(self.backend).submit_many is not Backend.submit_many and not wrapped
 
     def submit_many(self, specs: Sequence[JobSpec]) -> Sequence[Job | BackendError]:
-        """Submit jobs in one call of a backend that takes several; see :attr:`takes_many`."""
+        """Submit jobs in one call of a backend that takes several; see :attr:`takes_many`.
+
+        Raises:
+            CapabilityError: one asks for what the backend does not declare; none is submitted then.
+        """
+        for spec in specs:
+            refuse_undeclared(self.info.name, self.info.capabilities, spec)
         found = self.backend.submit_many(specs)
         if len(found) != len(specs):
             msg = f"{self.info.name} answered {len(found)} of {len(specs)} specs of submit_many"

@@ -13,6 +13,7 @@ import attrs
 from fiber._config.settings import Config, load_config
 from fiber._config.sources import Origin, OriginKind
 from fiber._plugins.backend_choice import choose_backend, load_backend
+from fiber._plugins.undeclared import refuse_undeclared
 from fiber.cli.options import loaded_plugins, options_given
 from fiber.exceptions import CapabilityError, FiberError
 from fiber.model import BackendContext, BackendInfo, Job, JobSpec
@@ -140,7 +141,12 @@ class Session:
                 rundir.remove(directory)
 
     def submit(self, backend: Backend, spec: JobSpec) -> Job:
-        """Submit a job through the hook, so that plugins may wrap it."""
+        """Submit a job through the hook, so that plugins may wrap it.
+
+        Raises:
+            CapabilityError: it asks for what the backend does not declare, which is not asked then.
+        """
+        refuse_undeclared(self.info.name, self.info.capabilities, spec)
         job: Job = self.plugins.hook.fiber_submit_job(backend=backend, spec=spec)
         return job
 

@@ -248,7 +248,10 @@ class Job:
 
 @values.frozen(kw_only=True)
 class Capabilities:
-    """Features of a backend; use of one that is not declared raises CapabilityError early."""
+    """Features of a backend; use of one that is not declared raises CapabilityError early.
+
+    The core refuses jobs that need one, before they are submitted.
+    """
 
     #: ``logs`` returns lines
     logs: bool = False
@@ -264,9 +267,9 @@ class Capabilities:
     images: bool = False
     #: ``volumes`` of a spec are mounted
     volumes: bool = False
-    #: ``cpu`` of a request is enforced
+    #: ``cpu`` of a request is enforced; elsewhere it is a wish, which comes in the spec all the same
     cpu_limit: bool = False
-    #: ``memory`` of a request is enforced
+    #: ``memory`` of a request is enforced; elsewhere it is a wish, as ``cpu``
     memory_limit: bool = False
     #: kinds in ``devices`` of a request are granted
     devices: bool = False

@@ -18,7 +18,7 @@ from pathlib import Path
 import attrs
 
 from fiber.abc import Backend
-from fiber.exceptions import BackendUnavailableError, CapabilityError
+from fiber.exceptions import BackendUnavailableError
 from fiber.hookspecs import hookimpl
 from fiber.model import (
     BackendContext,
@@ -146,14 +146,6 @@ class FakeRemoteBackend(FakeBackend):
     exec = Backend.exec
     signal = Backend.signal
     submit_group = Backend.submit_group
-
-    def submit(self, spec: JobSpec) -> Job:
-        """Start a job of one process, without devices."""
-        if spec.processes > 1:
-            raise CapabilityError(self.name, "fork", "a job of several processes")
-        if spec.resources.devices:
-            raise CapabilityError(self.name, "devices", "a job with devices")
-        return super().submit(spec)
 
     def reach(self, job: Job) -> Reach:
         """Return DIRECT, or REVERSED where the settings have streams or a forwarded port."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fiber.abc import Backend, ResourceProvider
-from fiber.exceptions import BackendUnavailableError, CapabilityError, ResourceError, SubmitError
+from fiber.exceptions import BackendUnavailableError, ResourceError, SubmitError
 from fiber.hookspecs import hookimpl
 from fiber.model import (
     BackendContext,
@@ -72,8 +72,6 @@ class FakeBackend(Backend):
         if self._closed.is_set():
             msg = "this fake backend is closed; make another one"
             raise BackendUnavailableError(msg)
-        if spec.volumes:
-            raise CapabilityError(self.name, "volumes", "mounting a volume")
         job = self.platform.submit(spec, self._context.providers)
         if not spec.detached:
             self._mine.append(job)

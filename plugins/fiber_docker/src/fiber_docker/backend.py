@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from fiber.abc import Backend
 from fiber.backend_parts.feed import Feed
-from fiber.exceptions import CapabilityError, SubmitError, UnknownJobError
+from fiber.exceptions import SubmitError, UnknownJobError
 from fiber.model import (
     BackendContext,
     Capacity,
@@ -91,8 +91,6 @@ class DockerBackend(Backend):
         if not spec.argv:
             msg = f"{spec.name} has no program to run: argv is empty"
             raise SubmitError(msg)
-        if spec.processes > 1:
-            raise CapabilityError(self.name, "fork", f"a job of {spec.processes} processes")
         context = self._container_context(spec)
         self._watch(spec.run_id).wait_ready()
         return self._starter.submit(spec, context)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from fiber.abc import Backend
 from fiber.backend_parts.feed import Feed
-from fiber.exceptions import BackendError, CapabilityError, SubmitError, UnknownJobError
+from fiber.exceptions import BackendError, SubmitError, UnknownJobError
 from fiber.model import (
     BackendContext,
     Capacity,
@@ -333,8 +333,6 @@ class K8sBackend(Backend):
         if not spec.argv:
             msg = f"{spec.name} has no program to run: argv is empty"
             raise SubmitError(msg)
-        if spec.processes > 1:
-            raise CapabilityError(self.name, "fork", f"a job of {spec.processes} processes")
         try:
             self._watch(spec.run_id).wait_ready()
         except ApiError as error:

@@ -16,7 +16,7 @@ from fiber._agent.supervisor.messages import Accepted
 from fiber._base import values
 from fiber.abc import Backend
 from fiber.backend_parts.logfile import read_log
-from fiber.exceptions import BackendError, CapabilityError, SubmitError, UnknownJobError
+from fiber.exceptions import BackendError, SubmitError, UnknownJobError
 from fiber.model import (
     BackendContext,
     Capacity,
@@ -77,10 +77,6 @@ class LocalBackend(Backend):
 
     def submit(self, spec: JobSpec) -> Job:
         """Start a job; when this returns it runs, or waits for a device."""
-        if spec.image is not None:
-            raise CapabilityError(self.name, "images", f"image {spec.image!r}")
-        if spec.volumes:
-            raise CapabilityError(self.name, "volumes", f"volume {spec.volumes[0].source!r}")
         if not spec.argv and spec.entry is None:
             msg = f"{spec.name} has no program to run: argv is empty"
             raise SubmitError(msg)

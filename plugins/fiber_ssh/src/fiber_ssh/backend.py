@@ -15,7 +15,6 @@ from fiber.abc import Backend
 from fiber.exceptions import (
     BackendError,
     BackendUnavailableError,
-    CapabilityError,
     SubmitError,
     UnknownJobError,
 )
@@ -81,12 +80,6 @@ class SshBackend(Backend):
 
     def submit(self, spec: JobSpec) -> Job:
         """Accept a job; it is sent to a host at once, or waits for free slots."""
-        if spec.image is not None:
-            raise CapabilityError(self.name, "images", f"image {spec.image!r}")
-        if spec.volumes:
-            raise CapabilityError(self.name, "volumes", f"volume {spec.volumes[0].source!r}")
-        if spec.processes > 1:
-            raise CapabilityError(self.name, "fork", f"{spec.processes} processes in one job")
         if not spec.argv:
             msg = f"{spec.name} has no program to run: argv is empty"
             raise SubmitError(msg)

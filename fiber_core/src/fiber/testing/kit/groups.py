@@ -41,7 +41,7 @@ class Groups(Platform):
 
     def test_a_job_that_asks_for_unknown_devices_is_refused(self, kit: Driver) -> None:
         with pytest.raises((BackendError, ResourceError)):
-            kit.backend.submit(self.unacceptable(kit))
+            self.submit(kit.backend, self.unacceptable(kit))
 
         assert list(kit.backend.list(kit.run_id)) == []
 
@@ -74,7 +74,7 @@ class Groups(Platform):
             programs.exit_with(0), entry=f"{_ENTRIES}:exit_code_of", processes=2, private=b"\0\0"
         )
 
-        self.is_refused(kit.backend, "fork", lambda: kit.backend.submit(spec))
+        self.is_refused(kit.backend, "fork", lambda: self.submit(kit.backend, spec))
 
     def test_undeclared_signals_are_refused(self, kit: Driver) -> None:
         job = kit.submit(programs.exit_with(0))
@@ -181,7 +181,7 @@ class Groups(Platform):
     def test_undeclared_detaching_is_refused(self, kit: Driver) -> None:
         spec = kit.spec(programs.exit_with(0), detached=True)
 
-        self.is_refused(kit.backend, "detached", lambda: kit.backend.submit(spec))
+        self.is_refused(kit.backend, "detached", lambda: self.submit(kit.backend, spec))
 
     def test_a_detached_job_outlives_its_submitter(
         self,

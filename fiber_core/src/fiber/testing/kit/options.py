@@ -78,7 +78,7 @@ class Options(Platform):
     def test_undeclared_volumes_are_refused(self, kit: Driver) -> None:
         spec = kit.spec(programs.exit_with(0), volumes=(Volume(source="kit", path="/persistent"),))
 
-        self.is_refused(kit.backend, "volumes", lambda: kit.backend.submit(spec))
+        self.is_refused(kit.backend, "volumes", lambda: self.submit(kit.backend, spec))
 
     def test_what_one_job_writes_to_a_volume_the_next_one_reads(
         self, kit: Driver, volume: Volume
@@ -130,7 +130,7 @@ class Options(Platform):
     def test_undeclared_devices_are_refused(self, kit: Driver) -> None:
         spec = kit.spec(programs.exit_with(0), resources=ResourceRequest(devices={"gpu": 1}))
 
-        self.is_refused(kit.backend, "devices", lambda: kit.backend.submit(spec))
+        self.is_refused(kit.backend, "devices", lambda: self.submit(kit.backend, spec))
 
     def test_devices_are_granted_and_come_back(self, kit: Driver) -> None:
         kind, count, most = self._some_devices(kit)

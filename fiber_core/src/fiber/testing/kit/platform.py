@@ -14,9 +14,10 @@ import pytest
 
 from fiber._agent import rundir
 from fiber._plugins.manager import load_plugins
+from fiber._plugins.undeclared import refuse_undeclared
 from fiber.abc import Backend
 from fiber.exceptions import CapabilityError
-from fiber.model import BackendContext, Capabilities, Job, Volume
+from fiber.model import BackendContext, Capabilities, Job, JobSpec, Volume
 from fiber.testing.kit.base import Facts, Kit
 from fiber.testing.kit.driver import Driver
 from fiber.testing.witness import Witness
@@ -213,6 +214,11 @@ class Platform(Kit):
         for check in backend.check():
             if name in check.missing:
                 pytest.skip(f"{backend.name}: {check.detail}")
+
+    def submit(self, backend: Backend, spec: JobSpec) -> Job:
+        """Submit a job as the core does: what is not declared is refused before the backend is asked."""
+        refuse_undeclared(backend.name, self.declared(backend), spec)
+        return backend.submit(spec)
 
     def is_refused(self, backend: Backend, name: str, ask: Callable[[], object]) -> bool:
         """Return True for an undeclared capability, after a check that its use raises CapabilityError."""
