@@ -137,7 +137,8 @@ class SlurmCluster:
 
     def lose_node(self, node: str) -> None:
         """Kill a node's slurmd and all that runs there, as the loss of its power does."""
-        self._daemons.pop(node).kill()
+        with self._daemons.pop(node) as daemon:
+            daemon.kill()
         for pid in self.processes(node):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -195,14 +196,11 @@ class SlurmCluster:
         done = self._call(words)
         return done.stdout if done.returncode == 0 else None
 
-    def calls(self) -> int:
-        """How many requests slurmctld was sent so far, by sdiag, but those of the test's own."""
-        text = self.run("sdiag")
-        by_type = text.partition("by message type")[2].partition("by user")[0]
-        counts = re.findall(r"(REQUEST_\w+)\s*\(\s*\d+\)\s*count:(\d+)", by_type)
-        own = ("REQUEST_STATS_INFO", "REQUEST_PING", "REQUEST_NODE_REGISTRATION", "REQUEST_EPILOG")
-        nodes = ("MESSAGE_", "REQUEST_COMPLETE", "REQUEST_STEP_COMPLETE")
-        return sum(int(count) for name, count in counts if not name.startswith((*own, *nodes)))
+    def requests(self) -> dict[str, int]:
+        """How many requests of each type slurmctld was sent so far, by sdiag."""
+        by_type = self.run("sdiag").partition("by message type")[2].partition("by user")[0]
+        counts = re.findall(r"([A-Z]\w+)\s*\(\s*\d+\)\s*count:(\d+)", by_type)
+        return {name: int(count) for name, count in counts}
 
     # -- within
 

@@ -86,6 +86,7 @@ class TestRows:
         assert waits.message == "waits in the queue: Nodes required, maybe"
         assert lost.message == "Slurm: NODE_FAIL (NodeDown)"
         assert failed.message == "Slurm: FAILED"
+        assert rows("17", "PREEMPTED", "n1", name)[0].message == "by Slurm"
 
     def test_jobs_that_fiber_did_not_submit_are_none_of_ours(self):
         assert rows("17", "RUNNING", "n1", "of-somebody") == []

@@ -133,6 +133,16 @@ class TestFiles:
         assert folder.mark("k-0").ended is None
         assert folder.mark("k-0").host is None
 
+    def test_it_can_be_made_again_while_jobs_run_in_it(self, folder):
+        again = RunFolder(folder.path.parent, RUN)
+        program = (folder.path / "node.py").open()
+        with program:
+            again.create()
+
+            assert "def main" in program.read()
+        assert again.liveness() is Liveness.ALIVE
+        again.release()
+
     def test_a_folder_that_cannot_be_made_is_named(self, tmp_path):
         (tmp_path / "file").write_text("")
 

@@ -30,8 +30,8 @@ class TestJobsThatHaveNotEnded:
     def test_a_job_runs_once_its_program_was_started_and_not_when_it_has_a_node(self):
         placed = row(Phase.PLACED, host="n1")
 
-        starting = live_status("Fake", placed, Mark(), None)
-        running = live_status("Fake", placed, STARTED, None)
+        starting = live_status(placed, Mark(), None)
+        running = live_status(placed, STARTED, None)
 
         assert (starting.state, starting.is_starting) == (JobState.PENDING, True)
         assert "n1" in starting.message
@@ -39,22 +39,33 @@ class TestJobsThatHaveNotEnded:
         assert running.processes[0].pid == 7
 
     def test_a_job_that_waits_says_why(self):
-        status = live_status("Fake", row(Phase.WAITING, message="waits: Resources"), Mark(), None)
+        status = live_status(row(Phase.WAITING, message="waits: Resources"), Mark(), None)
 
         assert (status.state, status.message) == (JobState.PENDING, "waits: Resources")
-        assert live_status("Fake", None, Mark(), None).state is JobState.PENDING
+        assert live_status(None, Mark(), None).state is JobState.PENDING
 
     def test_a_mark_of_the_start_is_newer_than_a_row(self):
-        assert live_status("Fake", row(Phase.WAITING), STARTED, None).state is JobState.RUNNING
+        assert live_status(row(Phase.WAITING), STARTED, None).state is JobState.RUNNING
 
     def test_a_job_that_its_system_ends_drains_for_as_long_as_it_has(self):
-        status = live_status("Fake", row(Phase.ENDING, host="n1"), STARTED, 30.0)
+        status = live_status(row(Phase.ENDING, host="n1"), STARTED, 30.0)
 
         assert (status.state, status.draining) == (JobState.RUNNING, True)
         assert status.seconds_left == 30.0
 
+    def test_a_job_whose_time_limit_is_near_drains_for_that_reason(self):
+        def status(left, limit):
+            return live_status(row(Phase.PLACED, seconds_left=left), STARTED, 30.0, limit)
+
+        assert not status(61.0, 7200.0).draining
+        assert not status(59.0, 60.0).draining
+        for left in (60.0, 58.0):
+            near = status(left, 7200.0)
+            assert (near.draining, near.seconds_left) == (True, 60.0)
+            assert near.reason == Reason(ReasonKind.TIME_LIMIT)
+
     def test_a_suspended_job_is_one_by_the_platform(self):
-        status = live_status("Fake", row(Phase.SUSPENDED, host="n1"), STARTED, None)
+        status = live_status(row(Phase.SUSPENDED, host="n1"), STARTED, None)
 
         assert (status.state, status.reason) == (JobState.SUSPENDED, None)
 

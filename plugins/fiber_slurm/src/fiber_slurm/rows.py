@@ -63,19 +63,22 @@ def read_rows(output: str) -> Iterator[Row]:
             phase=phase,
             run_id=run_id,
             host=None if host in {"", "n/a", "(null)"} else host,
-            message=_message(phase, state, why),
+            message=_message(phase, state, why, kind),
             exit_code=_exit_code(raw) if phase is Phase.ENDED else None,
             reason=None if kind is None else Reason(kind),
             seconds_left=_seconds(left),
         )
 
 
-def _message(phase: Phase, state: str, why: str) -> str:
+def _message(phase: Phase, state: str, why: str, kind: ReasonKind | None) -> str:
     words = "" if why in _EMPTY else why
     if phase is Phase.WAITING:
         return f"waits in the queue: {words}" if words else "waits in the queue"
     if phase is Phase.ENDED:
-        return f"Slurm: {state}" + (f" ({words})" if words else "")
+        # where there is a reason, its name is told before this
+        state = "" if kind is not None and kind.name == state else state
+        told = " ".join(filter(None, (state, f"({words})" if words and state else words)))
+        return f"Slurm: {told}" if told else "by Slurm"
     return ""
 
 

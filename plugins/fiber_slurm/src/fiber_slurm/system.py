@@ -24,6 +24,8 @@ _UNAVAILABLE = re.compile(
     r"|slurm backup controller",
     re.IGNORECASE,
 )
+#: options of scancel by which what waits, and nothing else, leaves the queue
+_WAITING = ("--state=PENDING", "--signal=KILL")
 #: options that a refusal is about
 _ASKED = (
     "--account=",
@@ -52,6 +54,9 @@ class SlurmSystem(BatchSystem):
 
     title = "Slurm"
     index_variable = "SLURM_ARRAY_TASK_ID"
+    # MaxArraySize is 1001 where a site has not set it
+    most = 1000
+    grants_devices = True
 
     def __init__(self, config: SlurmConfig, timeout: float) -> None:
         self._config = config
@@ -84,15 +89,21 @@ class SlurmSystem(BatchSystem):
 
     def signal(self, ids: Sequence[str], signum: int) -> None:
         """Send a signal by scancel to the scripts of jobs; those that wait leave the queue."""
-        done = self._ask(["scancel", "--batch", f"--signal={signal.Signals(signum).name}", *ids])
+        if signum != signal.SIGKILL:
+            # of an array of which some wait, scancel tries in vain for minutes
+            self._cancel(ids, *_WAITING)
+        self._cancel(ids, f"--signal={signal.Signals(signum).name}")
+
+    def _cancel(self, ids: Sequence[str], *options: str) -> None:
+        done = self._ask(["scancel", "--batch", *options, *ids])
         if done.code and not _all_gone(done):
             msg = f"Slurm does not take a signal for {', '.join(ids)}: {_words(done)}"
             raise BackendError(msg)
 
     def guard(self, name: str) -> Sequence[Sequence[str]]:
-        """Commands that send SIGTERM, then SIGKILL; what waits leaves the queue by the first."""
+        """Commands by which what waits leaves the queue, and the rest gets SIGTERM, then SIGKILL."""
         words = ("scancel", "--quiet", f"--user={self._user}", f"--name={name}", "--batch")
-        return [[*words, "--signal=TERM"], [*words, "--signal=KILL"]]
+        return [[*words, *_WAITING], [*words, "--signal=TERM"], [*words, "--signal=KILL"]]
 
     def beside(self, job_id: str, argv: Sequence[str], *, tty: bool = False) -> Sequence[str]:
         """Command that runs a program in a job's allocation."""

@@ -71,6 +71,8 @@ class _Tracked:
     ended_at: float | None = None
     over_at: float | None = None
     urged_at: float = 0.0
+    #: seconds that it had when it was seen first
+    limit: float | None = None
 
     @property
     def is_waiting(self) -> bool:
@@ -319,6 +321,9 @@ class BatchBackend(Backend):
             raise CapabilityError(self.name, "images", f"image {spec.image!r}")
         if spec.volumes:
             raise CapabilityError(self.name, "volumes", f"volume {spec.volumes[0].source!r}")
+        wanted = {kind: count for kind, count in spec.resources.devices.items() if count}
+        if wanted and not self._system.grants_devices:
+            raise CapabilityError(self.name, "devices", f"devices {wanted}")
         if spec.processes > 1:
             raise CapabilityError(self.name, "fork", f"{spec.processes} processes in one job")
         if not spec.argv:
@@ -459,7 +464,7 @@ class BatchBackend(Backend):
         is_over = row is None or row.phase is Phase.ENDED or mark.ended is not None
         if is_over:
             return end_status(self._system.title, row, mark, None)
-        return live_status(self._system.title, row, mark, self._grace)
+        return live_status(row, mark, self._grace)
 
     # -- questions and looks ------------------------------------------------------------------
 
@@ -498,6 +503,8 @@ class BatchBackend(Backend):
                 row = rows.get(one.job.id)
                 one.absent = 0 if row is not None else one.absent + 1
                 one.row = row or one.row
+                if one.limit is None and row is not None:
+                    one.limit = row.seconds_left
                 if one.over_at is None and (
                     one.absent >= _ABSENT or (row is not None and row.phase is Phase.ENDED)
                 ):
@@ -548,7 +555,7 @@ class BatchBackend(Backend):
         now = time.monotonic()
         status = self._end_of(one, now)
         if status is None:
-            live = live_status(self._system.title, one.row, one.mark, self._grace)
+            live = live_status(one.row, one.mark, self._grace, one.limit)
             self._feed.publish(one.job, live)
             return
         del self._tracked[one.job.id]

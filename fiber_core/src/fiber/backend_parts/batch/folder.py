@@ -20,6 +20,7 @@ import contextlib
 import json
 import os
 import shutil
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,7 @@ class RunFolder:
         self.run_id = run_id
         self.path = root / run_id
         self._claim: Claim | None = None
+        self._making = threading.Lock()
         self._read = 0
         self._rest = b""
         self._submitted: list[Submitted] = []
@@ -111,8 +113,11 @@ class RunFolder:
         Raises:
             BackendError: it cannot be made.
         """
-        if self._claim is not None:
-            return
+        with self._making:
+            if self._claim is None:
+                self._create()
+
+    def _create(self) -> None:
         try:
             for name in _FOLDERS:
                 (self.path / name).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -120,11 +125,11 @@ class RunFolder:
             for module in first, node:
                 assert module.__file__ is not None
                 text = Path(module.__file__).read_text(encoding="utf-8")
-                (self.path / Path(module.__file__).name).write_text(text, encoding="utf-8")
+                path = self.path / Path(module.__file__).name
+                # a job of this run may be reading it
+                _write(path.with_suffix(".new"), text.encode())
+                path.with_suffix(".new").replace(path)
             self._claim = Claim(self.path)
-        except FileExistsError:
-            # by a fork of this program, which has claimed it
-            return
         except OSError as error:
             msg = f"the folder of this run cannot be made at {self.path}: {error}"
             raise BackendError(msg) from error

@@ -35,7 +35,7 @@ class Guard:
     Args:
         commands: what ends all jobs of the run, each an argv; they may be run several times.
         folder: removed after them, unless :meth:`keep` was called.
-        pause: seconds from each command to the next one.
+        pause: seconds before the last command.
         retry: seconds until commands of which one failed are run again.
         patience: seconds after which that is given up.
     """
@@ -135,7 +135,7 @@ def _run(commands: Sequence[Sequence[str]], pause: float) -> bool:
     """Run the commands one after the other; whether all ended well."""
     well = True
     for number, argv in enumerate(commands):
-        if number:
+        if number and number == len(commands) - 1:
             time.sleep(pause)
         try:
             done = subprocess.run(argv, stdin=subprocess.DEVNULL, timeout=60, check=False)

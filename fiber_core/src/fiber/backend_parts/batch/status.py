@@ -12,6 +12,8 @@ from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 __all__ = ["Told", "end_status", "live_status", "needs_word"]
 
 _BY_SHELLS = 128
+#: seconds before a time limit at which a job gets no more work, and the part of a short limit
+_NOTICE, _SHARE = 60.0, 10
 
 
 @values.frozen(kw_only=True)
@@ -26,14 +28,16 @@ class Told:
     kill_at: float
 
 
-def live_status(title: str, row: Row | None, mark: Mark, grace: float | None) -> JobStatus:
+def live_status(
+    row: Row | None, mark: Mark, grace: float | None, limit: float | None = None
+) -> JobStatus:
     """Status of a job that has not ended.
 
     Args:
-        title: the system's name.
         row: what the system says; None before it was asked.
         mark: the job's marks.
         grace: seconds from SIGTERM to SIGKILL of what the system ends.
+        limit: seconds that the job had to run in all; None where there is no limit.
     """
     phase = Phase.WAITING if row is None else row.phase
     host = mark.host or (None if row is None else row.host)
@@ -42,15 +46,16 @@ def live_status(title: str, row: Row | None, mark: Mark, grace: float | None) ->
         return JobStatus(state=JobState.SUSPENDED, host=host, message=message)
     if mark.host is not None:
         process = ProcessStatus(index=0, state=JobState.RUNNING, pid=mark.pid)
-        ending = phase is Phase.ENDING
-        return JobStatus(
-            state=JobState.RUNNING,
-            host=host,
-            processes=(process,),
-            draining=ending,
-            seconds_left=grace if ending else None,
-            message=f"{title} ends it" if ending else "",
-        )
+        running = JobStatus(state=JobState.RUNNING, host=host, processes=(process,))
+        if phase is Phase.ENDING:
+            return values.evolve(running, draining=True, seconds_left=grace)
+        left = None if row is None else row.seconds_left
+        notice = 0.0 if limit is None else min(_NOTICE, limit / _SHARE)
+        if left is not None and left <= notice:
+            # the same number each time: it counts from when it is told first
+            reason = Reason(ReasonKind.TIME_LIMIT)
+            return values.evolve(running, draining=True, seconds_left=notice, reason=reason)
+        return running
     if phase is Phase.WAITING:
         return JobStatus(state=JobState.PENDING, message=message)
     return JobStatus(

@@ -88,6 +88,8 @@ class BatchSystem(abc.ABC):
     index_variable: str = ""
     #: most jobs that :meth:`submit` takes at once; more than one needs ``index_variable``
     most: int = 1
+    #: True where it grants devices to jobs that ask for them
+    grants_devices: bool = False
 
     @abc.abstractmethod
     def submit(self, batch: Batch) -> Sequence[str]:
@@ -112,7 +114,7 @@ class BatchSystem(abc.ABC):
 
     @abc.abstractmethod
     def guard(self, name: str) -> Sequence[Sequence[str]]:
-        """Commands that end all jobs submitted with a name, those that wait first."""
+        """Commands that end all jobs submitted with a name: what waits first, SIGKILL by the last one."""
 
     @abc.abstractmethod
     def capacity(self) -> Capacity:
