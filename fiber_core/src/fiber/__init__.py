@@ -41,7 +41,7 @@ if typing.TYPE_CHECKING:
         RLock,
         Semaphore,
     )
-    from fiber.watching import status
+    from fiber.watching import status, trace
 
     freeze_support = _context.freeze_support
     get_all_start_methods = _context.get_all_start_methods
@@ -89,6 +89,7 @@ _HOMES = {
     "parent_process": "fiber.process",
     "shared": "fiber.sharing",
     "status": "fiber.watching",
+    "trace": "fiber.watching",
 }
 
 # methods of the default context, as in the stdlib's package
@@ -158,6 +159,7 @@ __all__ = [
     "set_start_method",
     "shared",
     "status",
+    "trace",
 ]
 
 

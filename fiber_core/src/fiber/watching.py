@@ -5,6 +5,7 @@ They are facts of one moment, for people and for scripts; nothing of them is kep
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ __all__ = [
     "RunStatus",
     "WorkerStatus",
     "status",
+    "trace",
 ]
 
 
@@ -237,3 +239,28 @@ def status() -> RunStatus:
     # by name: what collects is built upon these values
     found: RunStatus = load_object("fiber._watch.status:collect")(started)
     return found
+
+
+def trace(path: str | os.PathLike[str]) -> contextlib.AbstractContextManager[object]:
+    """Write a timeline of this process's pools and executors to a file, until the program ends.
+
+    It has a row for each worker, with what it ran, and marks for deaths and failures.
+    https://ui.perfetto.dev shows it, and ``fiber trace summary`` says in words what is in it. A disk that
+    is full ends the trace and nothing else.
+
+    Args:
+        path: the file, which is written anew.
+
+    Returns:
+        The trace; in a ``with`` statement it ends with the block.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    from fiber._runtime import runtime
+
+    # by name: what writes it is built upon these values
+    begun: contextlib.AbstractContextManager[object] = load_object("fiber._watch.trace:Trace")(
+        runtime.current(), path
+    )
+    return begun

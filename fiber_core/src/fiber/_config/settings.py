@@ -121,6 +121,11 @@ class Config:
     keep_failed: bool = values.field(
         default=False, metadata=_metadata("keep failed tasks, for fiber replay")
     )
+    #: file that a timeline of the program's pools is written to, or None
+    trace: Path | None = values.field(
+        default=None,
+        metadata={**_metadata("file for a timeline of the pools"), "passed_on": False},
+    )
     #: seconds of waiting work and no idle worker after which an elastic pool grows
     grow_after: float = values.field(
         default=1.0, metadata=_metadata("seconds until an elastic pool grows"), validator=_positive

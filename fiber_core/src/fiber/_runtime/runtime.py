@@ -217,6 +217,9 @@ class Runtime:
         self.router = Router(self)
         self._clients: ClientPool | None = None
         self._parts: list[Any] = []
+        #: trace of this process's pools that is being written; None for none
+        self.tracer: Any = None
+        self._has_asked_for_trace = False
         self._finalizer: util.Finalize | None = None
         # 0 is the process itself
         self._targets = itertools.count(1)
@@ -438,6 +441,20 @@ class Runtime:
     def parts(self) -> tuple[Any, ...]:
         """What :meth:`own` was given and is not closed."""
         return tuple(self._parts)
+
+    def started_tracer(self) -> Any:
+        """The trace of this process's pools; started where the setting ``trace`` names a file."""
+        path = self.config.trace
+        if path is not None and self.is_master and not self._has_asked_for_trace:
+            self._has_asked_for_trace = True
+            # by name: it is built upon pools
+            begin = load_object("fiber._watch.trace:Trace")
+            try:
+                begin(self, path)
+            except OSError as error:
+                msg = f"setting 'trace': {path} cannot be written: {error}"
+                raise ConfigError(msg) from error
+        return self.tracer
 
     def children(self) -> list[Child]:
         """The jobs that this process started and that have not ended."""

@@ -99,6 +99,28 @@ class FailureKeeper(Protocol):
         """A task has failed; its item is there until this returns."""
 
 
+class Tracer(Protocol):
+    """What notes when tasks are sent and come back; called under the dispatcher's lock."""
+
+    def added(self, call: Call) -> None:
+        """A call was added."""
+
+    def ended(self, call: Call) -> None:
+        """A call is over."""
+
+    def dispatched(self, worker: str, step: events.Dispatch, call: Call, size: float) -> None:
+        """An entry was sent to a worker; ``size`` is the mean of an item's."""
+
+    def done(self, worker: str, done: protocol.Done, size: int) -> None:
+        """A worker has reported items, with so many bytes of results."""
+
+    def failed(self, call: Call, errors: Mapping[int, BaseException | None]) -> None:
+        """Some items have failed."""
+
+    def lost(self, worker: str, attempt: Attempt | None, requeued: int, abandoned: int) -> None:
+        """A worker has ended; so many items run again, and so many were given up."""
+
+
 class Mishap(NamedTuple):
     """A task that failed."""
 
@@ -195,6 +217,8 @@ class Dispatcher:
     ) -> None:
         self.target = target
         self._keeper = keeper
+        #: notes when tasks are sent and come back; None while nobody wants that
+        self.tracer: Tracer | None = None
         self._shared_functions = SharedFunctions(store)
         self.lock = threading.RLock()
         self.table = PendingTable(policy=RetryPolicy(max_attempts=max_attempts))
@@ -272,6 +296,8 @@ class Dispatcher:
                 self._release(call)
                 raise self._ended
             self._calls[call.number] = call
+            if self.tracer is not None:
+                self.tracer.added(call)
             self._feed(
                 events.CallAdded(
                     call.number,
@@ -357,6 +383,8 @@ class Dispatcher:
             del self._sessions[session.name]
             self._lost_counts = [0, 0]
             self._feed(events.WorkerLost(session.name, attempt, counts))
+            if self.tracer is not None:
+                self.tracer.lost(ident, attempt, *self._lost_counts)
             return self._lost_counts[0], self._lost_counts[1]
 
     def drain(self, ident: str, hand_back: bool = False) -> bool:
@@ -478,6 +506,8 @@ class Dispatcher:
             return
         with self.lock:
             self._received = received
+            if self.tracer is not None and done.start < done.stop:
+                self.tracer.done(session.ident, done, len(pickled))
             try:
                 self._feed(*happened)
             finally:
@@ -541,6 +571,8 @@ class Dispatcher:
             # the worker waits for an entry that will not come; after it has reconnected both sides agree
             session.disconnect()
             raise
+        if self.tracer is not None:
+            self.tracer.dispatched(session.ident, step, call, size)
         if not call.item_bytes / _SIZE_CHANGE <= size <= call.item_bytes * _SIZE_CHANGE:
             call.item_bytes = size
             self._resized.append(call)
@@ -560,6 +592,8 @@ class Dispatcher:
 
     def _failed(self, call: Call, errors: Mapping[int, BaseException | None]) -> None:
         self.mishaps.failed(call.name, errors)
+        if self.tracer is not None:
+            self.tracer.failed(call, errors)
         if self._keeper is not None:
             for index, error in errors.items():
                 if error is not None:
@@ -594,6 +628,8 @@ class Dispatcher:
         call = self._calls.pop(step.call, None)
         if call is not None:
             self._ended_items += call.count
+            if self.tracer is not None:
+                self.tracer.ended(call)
             call.sink.done()
             self._release(call)
             self._drained.notify_all()

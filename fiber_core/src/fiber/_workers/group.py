@@ -21,7 +21,7 @@ from fiber._launch.child import Child
 from fiber._runtime.runtime import brief_errors
 from fiber._runtime.start import flush_standard_streams, ready_runtime
 from fiber._tasks.call import Call, Sink
-from fiber._tasks.dispatcher import Dispatcher, FailureKeeper
+from fiber._tasks.dispatcher import Dispatcher, FailureKeeper, Tracer
 from fiber._tasks.protocol import Mode
 from fiber._tasks.shared_payload import PayloadStore
 from fiber._workers.manager import WorkerManager
@@ -138,6 +138,11 @@ class WorkerGroup:
     def name(self) -> str:
         """Name for people: that of its pool or executor, and a number from the second group on."""
         return self._name
+
+    def trace(self, tracer: Tracer | None) -> None:
+        """Have a tracer note what is done from now on; None to end that."""
+        with self.dispatcher.lock:
+            self.dispatcher.tracer = tracer
 
     def records(self) -> list[WorkerRecord]:
         """The workers that have not ended, those of former managers, too."""
@@ -552,7 +557,11 @@ class WorkerGroups:
 
     def _new_group(self, spec: WorkerSpec) -> WorkerGroup:
         name = self._name if not self._groups else f"{self._name}.{len(self._groups)}"
-        return WorkerGroup(self._runtime, spec, self._options, name=name)
+        trace = self._runtime.started_tracer()
+        group = WorkerGroup(self._runtime, spec, self._options, name=name)
+        if trace is not None:
+            group.trace(trace.of(group))
+        return group
 
     def _group_for(self, function: Any, meta: hints.Meta) -> WorkerGroup:
         """The group with the resources that a function asks for; the first one for no request."""

@@ -24,6 +24,7 @@ BUILT_IN = (
     "stacks",
     "replay",
     "metrics",
+    "trace",
     "logs",
     "exec",
     "rsh",

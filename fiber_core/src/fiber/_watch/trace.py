@@ -1,0 +1,269 @@
+"""Timeline of a program's pools as a file of trace events, which Perfetto and Chrome show.
+
+A :class:`GroupTrace` notes what the dispatcher of one group does, a tuple an event; the thread of
+:class:`Trace` makes lines of them and writes them. A file that cannot be written ends the trace, and
+nothing else. https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU has the format.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from multiprocessing import util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+
+from fiber._workers.group import WorkerGroup
+
+if TYPE_CHECKING:
+    from fiber._runtime.runtime import Runtime
+    from fiber._tasks.call import Call
+    from fiber._tasks.pending.events import Dispatch
+    from fiber._tasks.protocol import Done
+    from fiber.model.job import Attempt
+
+log = logging.getLogger("fiber")
+
+#: most events that wait to be written; more are counted only
+_MOST_WAITING = 500_000
+#: row of the pool itself
+_POOL_ROW = 0
+
+
+class _Held(NamedTuple):
+    """An entry that a worker holds."""
+
+    worker: str
+    call: int
+    function: str
+    stop: int
+    #: when its call was added, and when it was sent
+    added: float
+    sent: float
+    #: mean size of an item
+    size: float
+
+
+class GroupTrace:
+    """What the dispatcher of one group reports; called under its lock.
+
+    Args:
+        trace: receives the events.
+        number: of the group, unique in the trace.
+        group: the group.
+    """
+
+    def __init__(self, trace: Trace, number: int, group: WorkerGroup) -> None:
+        self._trace = trace
+        self._number = number
+        self._group = group
+        self._added: dict[int, float] = {}
+        self._held: dict[int, _Held] = {}
+        #: rows by worker, and when the last task of each ended
+        self._rows: dict[str, int] = {}
+        self._ends: dict[str, float] = {}
+        self._note("process_name", _POOL_ROW, name=group.name)
+        self._note("thread_name", _POOL_ROW, name="the pool")
+
+    def added(self, call: Call) -> None:
+        """A call was added."""
+        self._added[call.number] = time.monotonic()
+        self._mark(_POOL_ROW, f"{call.name} begins", items=call.count)
+
+    def ended(self, call: Call) -> None:
+        """A call is over."""
+        self._added.pop(call.number, None)
+        self._mark(_POOL_ROW, f"{call.name} ends", items=call.count)
+
+    def dispatched(self, worker: str, step: Dispatch, call: Call, size: float) -> None:
+        """An entry was sent to a worker."""
+        now = time.monotonic()
+        added = self._added.get(call.number, now)
+        self._held[step.entry] = _Held(worker, call.number, call.name, step.stop, added, now, size)
+        if worker not in self._rows:
+            self._rows[worker] = row = len(self._rows) + 1
+            self._note("thread_name", row, name=self._name_of(worker))
+
+    def done(self, worker: str, done: Done, size: int) -> None:
+        """A worker has reported tasks."""
+        held = self._held.get(done.entry)
+        if held is None or held.worker != worker:
+            return
+        if done.stop >= held.stop:
+            del self._held[done.entry]
+        now = time.monotonic()
+        begin = max(now - done.seconds, self._ends.get(worker, 0.0))
+        self._ends[worker] = now
+        count = done.stop - done.start
+        self._trace.put(
+            {
+                "name": held.function,
+                "cat": "task",
+                "ph": "X",
+                "ts": begin,
+                "dur": now - begin,
+                "pid": self._number,
+                "tid": self._rows[worker],
+                "args": {
+                    "call": held.call,
+                    "first": done.start,
+                    "count": count,
+                    "seconds": done.seconds,
+                    "waited": max(0.0, held.sent - held.added),
+                    "held": max(0.0, begin - held.sent),
+                    "bytes_in": round(held.size * count),
+                    "bytes_out": size,
+                },
+            }
+        )
+
+    def failed(self, call: Call, errors: Mapping[int, BaseException | None]) -> None:
+        """Some tasks have failed."""
+        for index, error in errors.items():
+            if error is not None:
+                text = f"{call.name}[{index}] failed: {type(error).__name__}"
+                self._mark(_POOL_ROW, text, kind="failed")
+                return
+
+    def lost(self, worker: str, attempt: Attempt | None, requeued: int, abandoned: int) -> None:
+        """A worker has ended."""
+        for entry in [number for number, held in self._held.items() if held.worker == worker]:
+            del self._held[entry]
+        row = self._rows.get(worker, _POOL_ROW)
+        if attempt is None:
+            text, why = "disconnected", "disconnected"
+        else:
+            text, why = f"{attempt.worker} ended: {attempt.reason}", str(attempt.reason)
+        kind = "death" if requeued or abandoned else "end"
+        self._mark(row, text, kind=kind, reason=why, again=requeued, given_up=abandoned)
+
+    def _name_of(self, worker: str) -> str:
+        for record in self._group.records():
+            if record.ident == worker:
+                host = record.child.host
+                return f"{record.name} on {host}" if host else record.name
+        return worker
+
+    def _mark(self, row: int, text: str, **facts: Any) -> None:
+        self._trace.put(
+            {
+                "name": text,
+                "cat": "mark",
+                "ph": "i",
+                "s": "t" if row else "p",
+                "ts": time.monotonic(),
+                "pid": self._number,
+                "tid": row,
+                "args": facts,
+            }
+        )
+
+    def _note(self, what: str, row: int, **facts: Any) -> None:
+        self._trace.put({"name": what, "ph": "M", "pid": self._number, "tid": row, "args": facts})
+
+
+class Trace:
+    """A trace that is being written; a context manager that ends with its block.
+
+    Args:
+        runtime: whose groups are traced, those there are and those to come.
+        path: the file, which is written anew.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+
+    def __init__(self, runtime: Runtime, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).absolute()
+        self._runtime = runtime
+        self._began = time.monotonic()
+        self._waiting: deque[dict[str, Any]] = deque()
+        self._dropped = 0
+        self._numbers = itertools.count(1)
+        self._closing = threading.Event()
+        self._is_closed = False
+        file = self.path.open("w", encoding="utf-8")
+        # a viewer takes a file without its end, too: a program that is killed leaves one
+        head = {"run": runtime.run_id, "program": sys.argv, "began": time.time()}
+        file.write("[\n" + json.dumps({"name": "fiber", "ph": "M", "pid": 0, "args": head}))
+        self._thread = threading.Thread(
+            target=self._run, args=(file,), name="fiber-trace", daemon=True
+        )
+        runtime.tracer = self
+        runtime.own(self)
+        for part in runtime.parts:
+            if isinstance(part, WorkerGroup):
+                part.trace(self.of(part))
+        # after the finalizers of pools, whose last tasks belong to it
+        self._finalizer = util.Finalize(None, self.close, exitpriority=5)
+        self._thread.start()
+
+    def of(self, group: WorkerGroup) -> GroupTrace:
+        """Make the part of a group."""
+        return GroupTrace(self, next(self._numbers), group)
+
+    def put(self, event: dict[str, Any]) -> None:
+        """Take an event, its times on the monotonic clock; never waits."""
+        if self._is_closed or len(self._waiting) >= _MOST_WAITING:
+            self._dropped += 1
+            return
+        self._waiting.append(event)
+
+    def close(self) -> None:
+        """End the trace and complete the file; idempotent."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._finalizer.cancel()
+        for part in self._runtime.parts:
+            if isinstance(part, WorkerGroup):
+                part.trace(None)
+        if self._runtime.tracer is self:
+            self._runtime.tracer = None
+        self._runtime.disown(self)
+        # a disk that takes for ever must not keep the program
+        self._thread.join(self._runtime.timing.report)
+
+    def __enter__(self) -> Trace:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- its thread
+
+    def _run(self, file: TextIO) -> None:
+        try:
+            with file:
+                while not self._closing.wait(self._runtime.timing.progress):
+                    self._write(file)
+                self._write(file)
+                if self._dropped:
+                    log.warning(
+                        "fiber: %d events are missing in %s: the disk was too slow",
+                        self._dropped,
+                        self.path,
+                    )
+                file.write("\n]\n")
+        except OSError as error:
+            log.warning("fiber: the trace ends, and its tasks go on: %s", error)
+        finally:
+            self._is_closed = True
+            self._waiting.clear()
+
+    def _write(self, file: TextIO) -> None:
+        for _ in range(len(self._waiting)):
+            event = self._waiting.popleft()
+            if "ts" in event:
+                event["ts"] = round((event["ts"] - self._began) * 1e6)
+            if "dur" in event:
+                event["dur"] = round(event["dur"] * 1e6)
+            file.write(",\n" + json.dumps(event, default=str))
+        file.flush()
