@@ -144,14 +144,22 @@ class TestResources:
         assert spy.specs == []
 
 
+@pytest.mark.parametrize("limits, told", [(("cpu", "memory"), []), (("cpu",), ["memory"])])
+def test_cpus_and_memory_are_wishes_where_they_are_no_limits(fiber, spy, capable, limits, told):
+    capable(**{f"{what}_limit": what in limits for what in ("cpu", "memory")})
+
+    found = fiber("run", "--cpu", "2", "--memory", "64", "true")
+
+    assert found.stderr.splitlines() == [f"fiber: {one} is not enforced on fake" for one in told]
+    assert spy.specs[0].resources == ResourceRequest(cpu=2, memory=64)
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         "words,without,told",
         [
             (("-v", "nfs"), "volumes", "-v nfs is not supported by fake (capability 'volumes')"),
             (("--image", "python"), "images", "--image python is not supported by fake"),
-            (("--cpu", "1"), "cpu_limit", "--cpu is not supported by fake"),
-            (("--memory", "64"), "memory_limit", "--memory is not supported by fake"),
             (("--device", "fake"), "devices", "not supported by fake (capability 'devices')"),
             (("-a",), "follow_logs", "--attach is not supported by fake"),
             ((), "detached", "fiber: a job that goes on by itself (run without --attach)"),

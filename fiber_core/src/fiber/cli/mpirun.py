@@ -207,14 +207,13 @@ def _member_spec(
     from fiber._ring.mpi.crew import Need
 
     for capability, what in (
-        ("cpu_limit", "" if cpu is None else "--cpu"),
-        ("memory_limit", "" if memory is None else "--memory"),
         ("devices", "" if gpu is None else "--gpu"),
         ("images", "" if image is None else f"--image {image}"),
         ("volumes", f"-v {volumes[0].source}" if volumes else ""),
     ):
         if what:
             session.require(capability, what)
+    session.note_wishes(cpu=cpu, memory=memory)
     devices = {} if gpu is None else {"gpu": gpu}
     resources = ResourceRequest(cpu=cpu, memory=memory, devices=devices)
     return Need(resources=resources, image=image, volumes=volumes)

@@ -320,13 +320,12 @@ def command(
     _check_capabilities(
         session,
         {
-            "cpu_limit": "" if cpu is None else "--cpu",
-            "memory_limit": "" if memory is None else "--memory",
             "images": f"--image {image}" if image else "--image-file" if image_file else "",
             "volumes": "".join(f"-v {mounted.source}" for mounted in volumes[:1]),
         },
         attach=attach,
     )
+    session.note_wishes(cpu=cpu, memory=memory)
     for kind in requested:
         session.plugins.find_provider(kind)
         session.require("devices", f"a job with devices ({kind})")

@@ -14,6 +14,7 @@ from fiber._config.settings import Config, load_config
 from fiber._config.sources import Origin, OriginKind
 from fiber._plugins.backend_choice import choose_backend, load_backend
 from fiber._plugins.undeclared import refuse_undeclared
+from fiber.cli.errors import note
 from fiber.cli.options import loaded_plugins, options_given
 from fiber.exceptions import CapabilityError, FiberError
 from fiber.model import BackendContext, BackendInfo, Job, JobSpec
@@ -101,6 +102,16 @@ class Session:
         """
         if not getattr(self.info.capabilities, capability):
             raise CapabilityError(self.info.name, capability, what)
+
+    def note_wishes(self, *, cpu: float | None, memory: int | None) -> None:
+        """Tell which of the given options are wishes on this backend, and not limits."""
+        can = self.info.capabilities
+        for what, given, is_limit in (
+            ("cpu", cpu, can.cpu_limit),
+            ("memory", memory, can.memory_limit),
+        ):
+            if given is not None and not is_limit:
+                note(f"{what} is not enforced on {self.info.name}")
 
     @contextlib.contextmanager
     def open_backend(self) -> Iterator[Backend]:

@@ -183,10 +183,11 @@ def test_what_a_backend_does_not_do_is_named(manifest):
         parse_manifest(manifest), Capabilities(images=True, memory_limit=True)
     )
 
-    assert job.worker.resources == ResourceRequest(memory=1024)
+    # cpus and memory are wishes where they are no limits
+    assert job.worker.resources == ResourceRequest(cpu=0.5, memory=1024)
     assert job.worker.image == "me/pi"
     assert job.unsupported == tuple(
-        f"the Worker's {what}, on this backend" for what in ("cpu", "devices", "volumes")
+        f"the Worker's {what}, on this backend" for what in ("devices", "volumes")
     )
 
 

@@ -375,21 +375,18 @@ def fit_to_capabilities(job: MpiJob, can: Capabilities) -> MpiJob:
 
 def _fit_need(need: Need, can: Capabilities, whose: str, unread: list[str]) -> Need:
     asked = need.resources
-    cpu = asked.cpu if can.cpu_limit else None
-    memory = asked.memory if can.memory_limit else None
     devices = asked.devices if can.devices else {}
     image = need.image if can.images else None
     volumes = need.volumes if can.volumes else ()
     lost = {
-        "cpu": cpu != asked.cpu,
-        "memory": memory != asked.memory,
         "devices": devices != asked.devices,
         "image": image != need.image,
         "volumes": volumes != need.volumes,
     }
     unread += [f"the {whose} {what}, on this backend" for what, is_lost in lost.items() if is_lost]
     return Need(
-        resources=ResourceRequest(cpu=cpu, memory=memory, devices=devices),
+        # cpu and memory are wishes where they are no limits
+        resources=values.evolve(asked, devices=devices),
         image=image,
         volumes=volumes,
     )
