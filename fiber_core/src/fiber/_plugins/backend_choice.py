@@ -21,6 +21,8 @@ __all__ = ["choose_backend", "load_backend", "load_settings", "open_backend"]
 def load_settings(arguments: Mapping[str, object]) -> tuple[Config, Plugins, BackendInfo]:
     """Load settings and plugins, and choose the backend, at the start of a program.
 
+    The backend's capabilities are those that it has with these settings.
+
     Raises:
         ConfigError: an unknown key or a bad value.
         BackendError: the named backend cannot be used.
@@ -32,7 +34,8 @@ def load_settings(arguments: Mapping[str, object]) -> tuple[Config, Plugins, Bac
     installed = tuple(plugins.backends().values())
     core = load_config(arguments, backends=installed)
     info = choose_backend(plugins, core, os.environ)
-    return load_config(arguments, backend_info=info, backends=installed), plugins, info
+    config = load_config(arguments, backend_info=info, backends=installed)
+    return config, plugins, info.with_settings(config.settings)
 
 
 def open_backend(plugins: Plugins, info: BackendInfo, trusted: tuple[Path, ...] = ()) -> Backend:

@@ -316,7 +316,8 @@ class Runtime:
         """The chosen backend as its plugin announces it."""
         with self._lock:
             if self._info is None:
-                self._info = choose_backend(self.plugins, self.config, os.environ)
+                info = choose_backend(self.plugins, self.config, os.environ)
+                self._info = info.with_settings(self.config.settings)
             return self._info
 
     # -- parts, made on first use

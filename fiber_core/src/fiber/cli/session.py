@@ -88,7 +88,7 @@ class Session:
         config = load_config(given, backend_info=info, backends=installed)
         origins = {key: Origin(OriginKind.OPTION, flag) for key, flag in flags.items()}
         config = attrs.evolve(config, origins={**config.origins, **origins})
-        return cls(config=config, plugins=plugins, info=info)
+        return cls(config=config, plugins=plugins, info=info.with_settings(config.settings))
 
     def require(self, capability: str, what: str) -> None:
         """Raise CapabilityError where the backend does not declare a capability.

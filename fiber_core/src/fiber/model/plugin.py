@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
+from fiber.exceptions import FiberError, PluginError
 from fiber.model.job import Capabilities
 from fiber.model.timing import Timing
 
@@ -49,8 +50,12 @@ class BackendInfo:
     noun: str = "job"
     #: True for the backend that is used where none was chosen or detected
     default: bool = False
-    #: its features
+    #: its features, wherever it is used
     capabilities: Capabilities = values.field(factory=Capabilities)
+    #: called with this backend's settings once it was chosen; returns its features there, where they
+    #: depend on the site. Must be a pure function of the settings, and import no SDK: a site that
+    #: enforces CPUs says so by a setting, say
+    capabilities_for: Callable[[Any], Capabilities] | None = values.field(default=None, repr=False)
     #: attrs class of its own settings; keys are read from ``FIBER_<NAME>_<KEY>`` and
     #: ``[<name>]`` of the configuration file. A field's metadata may have ``option`` and ``help``,
     #: which make it an option of commands (of those in ``commands``, if that is there), and
@@ -71,6 +76,31 @@ class BackendInfo:
     witness: str | None = None
     #: makes the backend; imports the SDK
     load: Callable[[BackendContext], Backend] = values.field(repr=False)
+
+    def with_settings(self, settings: Any) -> BackendInfo:
+        """Copy with the capabilities that the backend has with these settings.
+
+        Args:
+            settings: an instance of :attr:`config`, or None where it has none.
+
+        Raises:
+            PluginError: the plugin's function raised, or returned something else.
+        """
+        if self.capabilities_for is None:
+            return self
+        try:
+            found: object = self.capabilities_for(settings)
+        except FiberError:
+            raise
+        except Exception as error:
+            msg = (
+                f"capabilities_for of backend {self.name!r} raised {type(error).__name__}: {error}"
+            )
+            raise PluginError(msg, plugin=self.name) from error
+        if not isinstance(found, Capabilities):
+            msg = f"capabilities_for of backend {self.name!r} returned {found!r}, no Capabilities"
+            raise PluginError(msg, plugin=self.name)
+        return values.evolve(self, capabilities=found)
 
 
 @values.frozen

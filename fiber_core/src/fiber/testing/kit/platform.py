@@ -13,6 +13,7 @@ import attrs
 import pytest
 
 from fiber._agent import rundir
+from fiber._config.settings import load_config
 from fiber._plugins.manager import load_plugins
 from fiber._plugins.undeclared import refuse_undeclared
 from fiber.abc import Backend
@@ -159,7 +160,10 @@ class Platform(Kit):
         """Return the backend's capabilities."""
         if self.capabilities is not None:
             return self.capabilities
-        return load_plugins().find_backend(backend.name).capabilities
+        info = load_plugins().find_backend(backend.name)
+        if info.capabilities_for is None:
+            return info.capabilities
+        return info.with_settings(load_config({}, backend_info=info).settings).capabilities
 
     def _not_given(self, backend: Backend, fixture: str, *capabilities: str) -> NoReturn:
         declared = [name for name in capabilities if getattr(self.declared(backend), name)]
