@@ -16,7 +16,10 @@ from fiber.exceptions import FiberError
 BAD_NAMES = ("", "Cart", "cart_x", "-cart", "cart-", "1cart", "a/b", "kärt")
 
 
-@pytest.mark.parametrize("plugin", [NewPlugin("two-words"), NewPlugin("two-words", "kind")])
+@pytest.mark.parametrize(
+    "plugin",
+    [NewPlugin("two-words"), NewPlugin("two-words", "kind"), NewPlugin("two-words", batch=True)],
+)
 def test_nothing_of_the_templates_is_left(tmp_path, plugin):
     for path in create(plugin, tmp_path):
         text = path.read_text()
@@ -36,6 +39,11 @@ def test_nothing_of_the_templates_is_left(tmp_path, plugin):
 def test_a_name_or_kind_that_will_not_do_is_refused(names, told):
     with pytest.raises(FiberError, match=told):
         NewPlugin(*names)
+
+
+def test_a_batch_system_offers_no_devices_by_itself():
+    with pytest.raises(FiberError, match="one after the other"):
+        NewPlugin("pbs", "gpu", batch=True)
 
 
 def test_what_is_there_is_kept(tmp_path):
@@ -60,7 +68,7 @@ def installed(tmp_path_factory):
     root = tmp_path_factory.mktemp("installed")
     site = Site(root / "site")
     path = [str(site.folder)]
-    for plugin in (NewPlugin("cart"), NewPlugin("sparks", "spark")):
+    for plugin in (NewPlugin("cart"), NewPlugin("sparks", "spark"), NewPlugin("pbs", batch=True)):
         folder = root / plugin.distribution
         create(plugin, folder)
         module = plugin.placeholders["module"]
@@ -88,6 +96,8 @@ def test_new_prints_its_files_and_the_next_steps(fiber, tmp_path):
     )
     fiber.lines("plugin", "new", "spark", "--resource", "spark", "--directory", "here")
     assert (tmp_path / "here" / "src" / "fiber_spark" / "provider.py").exists()
+    fiber.lines("plugin", "new", "pbs", "--batch")
+    assert (tmp_path / "fiber-pbs" / "src" / "fiber_pbs" / "system.py").exists()
 
 
 def test_check_knows_no_stranger(fiber):
@@ -95,9 +105,10 @@ def test_check_knows_no_stranger(fiber):
 
 
 @pytest.mark.timeout(300)
-def test_the_tests_of_a_new_backend_pass(installed):
+@pytest.mark.parametrize("name", ["cart", "pbs"])
+def test_the_tests_of_a_new_backend_pass(installed, name):
     root, environ = installed
-    folder = root / "fiber-cart"
+    folder = root / f"fiber-{name}"
 
     done = run("pytest", "-q", "--fiber-kit-levels", "2", cwd=folder, environ=environ)
 

@@ -279,12 +279,24 @@ class NewPlugin:
     name: str = attrs.field(validator=_check_name)
     #: kind of the devices; None for a backend
     kind: str | None = None
+    #: True for a backend of a batch system
+    batch: bool = False
 
     def __attrs_post_init__(self) -> None:
         kind = self.kind
         if kind is not None and not (kind.isidentifier() and kind == kind.lower()):
             msg = f"{kind!r} is no kind of devices: write a word as in @fiber.meta(gpu=1)"
             raise FiberError(msg)
+        if kind is not None and self.batch:
+            msg = "--resource and --batch are two kinds of plugins: write one after the other"
+            raise FiberError(msg)
+
+    @property
+    def template(self) -> str:
+        """Folder of its templates."""
+        if self.kind is not None:
+            return "resource"
+        return "batch" if self.batch else "backend"
 
     @property
     def distribution(self) -> str:
@@ -298,7 +310,7 @@ class NewPlugin:
         return {
             "name": self.name,
             "kind": kind,
-            "upper": kind.upper(),
+            "upper": kind.upper().replace("-", "_"),
             "distribution": self.distribution,
             "module": self.distribution.replace("-", "_"),
             "class": "".join(part.capitalize() for part in self.name.split("-")),
@@ -316,8 +328,7 @@ def create(plugin: NewPlugin, folder: Path) -> list[Path]:
     Raises:
         FiberError: the folder is not empty, or cannot be written.
     """
-    template = "backend" if plugin.kind is None else "resource"
-    root = _TEMPLATES / template
+    root = _TEMPLATES / plugin.template
     try:
         if folder.exists() and any(folder.iterdir()):
             msg = f"{folder} is there already and not empty; name another one with --directory"
@@ -347,19 +358,21 @@ def command() -> None:
 @command.command("new", short_help="Make a plugin to begin with.")
 @click.argument("name")
 @click.option("--resource", metavar="KIND", help="Make a resource provider for devices of a kind.")
+@click.option("--batch", is_flag=True, help="Make a backend of a batch system.")
 @click.option(
     "--directory",
     metavar="FOLDER",
     type=click.Path(file_okay=False, path_type=Path),
     help="Where to write it; fiber-NAME by default.",
 )
-def new(name: str, resource: str | None, directory: Path | None) -> None:
+def new(name: str, resource: str | None, batch: bool, directory: Path | None) -> None:
     """Write a distribution fiber-NAME with a backend NAME that works and passes the kit.
 
-    With --resource it has a provider of devices instead, which users ask for as
-    @fiber.meta(KIND=1).
+    With --batch it is one of a batch system, whose jobs wait in a queue of this machine until the
+    commands of another system are put in. With --resource the distribution has a provider of devices
+    instead, which users ask for as @fiber.meta(KIND=1).
     """
-    plugin = NewPlugin(name, resource)
+    plugin = NewPlugin(name, resource, batch)
     folder = directory if directory is not None else Path(plugin.distribution)
     for path in create(plugin, folder):
         click.echo(f"wrote {path}")
