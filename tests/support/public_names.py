@@ -12,7 +12,17 @@ PUBLIC_MODULES = (
     "fiber.abc",
     *(
         f"fiber.backend_parts.batch.{name}"
-        for name in ("backend", "config", "folder", "guard", "names", "poller", "status", "system")
+        for name in (
+            "backend",
+            "config",
+            "folder",
+            "guard",
+            "names",
+            "poller",
+            "status",
+            "streams",
+            "system",
+        )
     ),
     "fiber.connection",
     "fiber.context",

@@ -28,6 +28,12 @@ def folder(cluster):
 
 
 @pytest.fixture
+def runs(folder):
+    """Folder of the runs on this cluster."""
+    return folder / "slurm" / "fiber"
+
+
+@pytest.fixture
 def config(folder):
     return SlurmConfig(folder=folder, address="127.0.0.1")
 

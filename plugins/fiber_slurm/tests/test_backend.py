@@ -134,7 +134,7 @@ class TestWaiting:
 
 class TestOthers:
     def test_a_run_that_is_over_is_swept_and_one_whose_jobs_run_is_not(
-        self, opened, context, spec, folder, run_id
+        self, opened, context, spec, runs, run_id
     ):
         submitter = opened(context)
         job = submitter.submit(spec(programs.sleep_forever(), detached=True))
@@ -147,7 +147,7 @@ class TestOthers:
         # its program, this one, lives; but nobody claims the folder any more
         dead = sweeper.sweep(dry_run=True)
 
-        assert (folder / run_id).exists()
+        assert (runs / run_id).exists()
         assert set(dead) <= {run_id}
         sweeper.cleanup(run_id)
-        assert not (folder / run_id).exists()
+        assert not (runs / run_id).exists()

@@ -6,6 +6,7 @@ import attrs
 import pytest
 
 from fiber.testing import BackendConformance, PluginConformance
+from fiber.testing.kit.delivery import Streams
 from fiber_slurm.backend import SlurmBackend
 from fiber_slurm.testing import SlurmWitness
 
@@ -57,6 +58,17 @@ class TestSlurm(BackendConformance):
     @pytest.fixture
     def witness(self, cluster):
         return ClusterWitness(cluster)
+
+
+class TestStreams(Streams):
+    """Streams into jobs of nodes that do not dial."""
+
+    python = sys.executable
+    patience = 60.0
+
+    @pytest.fixture
+    def backend(self, opened, context, config):
+        return opened(attrs.evolve(context, config=attrs.evolve(config, reach="streams")))
 
 
 class TestSlurmPlugin(PluginConformance):

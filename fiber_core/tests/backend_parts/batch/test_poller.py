@@ -48,6 +48,9 @@ class TestPace:
 
         pace.expect(72.0)
         assert pace.next_ask(72.0) <= 73.0
+        pace.asked(73.0)
+        pace.calm()
+        assert pace.next_ask(73.0) == 76.0
 
     def test_looks_are_more_frequent_than_questions(self):
         pace = Pace(TIMING)

@@ -9,7 +9,7 @@ __all__ = ["SlurmConfig"]
 
 
 def _option(name: str, words: str) -> dict[str, object]:
-    return {"option": f"--{name}", "help": words, "passed_on": False}
+    return {"option": f"--{name}", "help": words}
 
 
 @values.frozen(kw_only=True)
@@ -36,13 +36,9 @@ class SlurmConfig(BatchConfig):
     )
     #: what jobs of one device of a kind ask for, where that is not the kind's own name: ``gpu=gpu:a100``
     gres: tuple[str, ...] = values.field(
-        default=(), metadata={"help": "generic resources by kind: gpu=gpu:a100", "passed_on": False}
+        default=(), metadata={"help": "generic resources by kind: gpu=gpu:a100"}
     )
     #: the cluster's slurm.conf, where Slurm's commands are to use another one than they would find
-    conf: str | None = values.field(
-        default=None, metadata={"help": "slurm.conf of the cluster", "passed_on": False}
-    )
+    conf: str | None = values.field(default=None, metadata={"help": "slurm.conf of the cluster"})
     #: more options of sbatch, quoted as in a shell: ``--exclusive --mail-type=FAIL``
-    options: str = values.field(
-        default="", metadata={"help": "more options of sbatch", "passed_on": False}
-    )
+    options: str = values.field(default="", metadata={"help": "more options of sbatch"})

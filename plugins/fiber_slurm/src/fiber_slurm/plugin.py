@@ -29,6 +29,7 @@ CAPABILITIES = Capabilities(
     groups=True,
     detached=True,
     suspend=True,
+    streams=True,
     drain=True,
 )
 
@@ -59,6 +60,8 @@ def fiber_listen_address(
     from fiber.backend_parts.batch.address import listen_address
 
     config = peers.config if isinstance(peers.config, SlurmConfig) else SlurmConfig()
+    if config.reach == "streams":
+        return ListenAddress(bind_url="tls+tcp://127.0.0.1:0", routed=True)
     return listen_address(config.address, interfaces)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -24,6 +25,7 @@ _UNAVAILABLE = re.compile(
     r"|slurm backup controller",
     re.IGNORECASE,
 )
+_RAW = "PATH=/usr/bin:/bin; stty raw -echo <&1 && printf '\\006fiber\\n' && exec \"$@\""
 #: options of scancel by which what waits, and nothing else, leaves the queue
 _WAITING = ("--state=PENDING", "--signal=KILL")
 #: options that a refusal is about
@@ -62,6 +64,7 @@ class SlurmSystem(BatchSystem):
         self._config = config
         self._timeout = timeout
         self._user = str(os.getuid())
+        self._settings = ""
 
     # -- jobs
 
@@ -107,9 +110,28 @@ class SlurmSystem(BatchSystem):
 
     def beside(self, job_id: str, argv: Sequence[str], *, tty: bool = False) -> Sequence[str]:
         """Command that runs a program in a job's allocation."""
-        words = ["srun", f"--jobid={job_id}", "--overlap", "--nodes=1", "--ntasks=1", "--quiet"]
+        # of a job that this program is itself in, srun would take the options
+        given = {"TERM": os.environ.get("TERM", "dumb"), **_environment(self._config.conf)}
+        words = ["env", "-i", *(f"{name}={value}" for name, value in given.items())]
+        words += [
+            shutil.which("srun") or "srun",
+            f"--jobid={job_id}",
+            "--overlap",
+            "--nodes=1",
+            "--ntasks=1",
+            "--quiet",
+        ]
         words += ["--export=NONE", "--unbuffered" if not tty else "--pty", "--chdir=/"]
         return [*words, *argv]
+
+    def stream(self, job_id: str, argv: Sequence[str]) -> Sequence[str]:
+        """As :meth:`beside`, with streams of bytes.
+
+        srun passes on whole lines alone, unless it is unbuffered, by a terminal on the node. That
+        is made to change nothing before anything is said through it.
+        """
+        words = ("/bin/sh", "-c", _RAW, "sh", *argv)
+        return self.beside(job_id, words)
 
     # -- the cluster
 
@@ -138,12 +160,23 @@ class SlurmSystem(BatchSystem):
 
     def grace(self) -> float | None:
         """The cluster's KillWait."""
-        found = re.search(r"^KillWait\s*=\s*(\d+)", self.settings(), re.MULTILINE)
-        return float(found[1]) if found else None
+        found = self._setting("KillWait", r"\d+")
+        return float(found) if found else None
+
+    def cluster(self) -> str:
+        """The cluster's name."""
+        return self._setting("ClusterName", r"[\w-]+") or "default"
 
     def settings(self) -> str:
         """What ``scontrol show config`` says."""
         return self._answer("scontrol", "show", "config")
+
+    def _setting(self, name: str, form: str) -> str | None:
+        """A setting of the cluster; asked for once."""
+        if not self._settings:
+            self._settings = self.settings()
+        found = re.search(rf"^{name}\s*=\s*({form})", self._settings, re.MULTILINE)
+        return found[1] if found else None
 
     def checks(self) -> Iterable[Check]:
         """Checks for ``fiber doctor``."""

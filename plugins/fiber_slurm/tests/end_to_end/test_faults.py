@@ -150,7 +150,7 @@ def test_maps_are_right_whatever_fails_and_no_job_is_left(cluster, settings, tmp
 
 class TestADeadProgram:
     @pytest.mark.parametrize("ending", ["SIGKILL", "SIGTERM"])
-    def test_leaves_nothing_neither_what_runs_nor_what_waits(self, cluster, start, folder, ending):
+    def test_leaves_nothing_neither_what_runs_nor_what_waits(self, cluster, start, runs, ending):
         # more than the cluster has room for
         program = start("wait", 8, FIBER_LEASE="3600", FIBER_SLURM_OPTIONS="--cpus-per-task=16")
         waiting.until(lambda: len(jobs(cluster, "RUNNING")) == 6)
@@ -161,7 +161,7 @@ class TestADeadProgram:
         began = time.monotonic()
 
         assert left(cluster) == []
-        waiting.until(lambda: not list(folder.iterdir()))
+        waiting.until(lambda: not list(runs.iterdir()))
         print(f"{ending}: nothing was left after {time.monotonic() - began:.1f} s")
 
 

@@ -13,6 +13,7 @@ signalled and asked for, in the system's own words.
 * ``folder``: :class:`~.folder.RunFolder`, the files of a run: private bytes, output, marks of
   starts and ends.
 * ``node``: program that runs a job on its node and writes the marks.
+* ``streams``: :class:`~.streams.Streams`, for jobs that cannot dial their program.
 * ``status``: what a job's row, marks and orders come to; pure.
 * ``guard``: process that outlives a program that is killed, and empties the queue.
 * ``address``: where a program listens whose jobs dial it from nodes; pure.

@@ -6,11 +6,13 @@ import contextlib
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from fiber._base import values
@@ -21,6 +23,7 @@ from fiber.backend_parts.batch.guard import Guard
 from fiber.backend_parts.batch.names import job_name
 from fiber.backend_parts.batch.poller import BatchTiming, Poller
 from fiber.backend_parts.batch.status import Told, end_status, live_status, needs_word
+from fiber.backend_parts.batch.streams import Streams
 from fiber.backend_parts.batch.system import Batch, BatchSystem, Phase, Row, script
 from fiber.backend_parts.feed import Feed
 from fiber.backend_parts.liveness import Liveness, Observation
@@ -50,6 +53,8 @@ __all__ = ["BatchBackend"]
 
 #: answers of the system without a job, after which it knows it no longer
 _ABSENT = 2
+#: part of a short time limit before whose end a job gets no more work
+_SHARE = 10
 _PIECE = 64 * 1024
 
 
@@ -75,9 +80,10 @@ class _Tracked:
     limit: float | None = None
 
     @property
-    def is_waiting(self) -> bool:
-        """True where it may still be in the queue."""
-        return self.mark.host is None and (self.row is None or self.row.phase is Phase.WAITING)
+    def is_in_transit(self) -> bool:
+        """True where it is on its way in or out; one that waits may wait for hours."""
+        seen = (self.mark.ended, self.told, self.over_at)
+        return self.mark.host is None or any(each is not None for each in seen)
 
 
 class BatchBackend(Backend):
@@ -101,9 +107,10 @@ class BatchBackend(Backend):
         self._system = system
         self._config = config
         self._timing = BatchTiming.at(context.timing.scale)
-        self._root = config.folder.expanduser().absolute()
+        self._base = config.folder.expanduser().absolute()
         self._python = config.python or sys.executable
         self._feed = Feed()
+        self._streams = Streams(system.title, context.timing.stream_answer)
         self._poller = Poller(self.name, self._ask, self._look, self._timing)
         self._lock = threading.RLock()
         self._asking = threading.Lock()
@@ -227,7 +234,7 @@ class BatchBackend(Backend):
         """The jobs whose files are there, of one run or of all runs of this user."""
         self._refresh()
         with self._lock:
-            folders = RunFolder.all(self._root) if run_id is None else [self._folder(run_id)]
+            folders = RunFolder.all(self._root()) if run_id is None else [self._folder(run_id)]
             return [self._job(folder, one) for folder in folders for one in folder.jobs()]
 
     def cleanup(self, run_id: str) -> None:
@@ -256,7 +263,7 @@ class BatchBackend(Backend):
         alive = {row.run_id for row in self._rows.values() if row.phase is not Phase.ENDED}
         candidates = [
             folder
-            for folder in RunFolder.all(self._root)
+            for folder in RunFolder.all(self._root())
             if folder.run_id != self._context.run_id and folder.run_id not in alive
         ]
         dead = [one for one in candidates if one.liveness() is Liveness.DEAD]
@@ -274,8 +281,21 @@ class BatchBackend(Backend):
         return self._system.capacity()
 
     def reach(self, job: Job) -> Reach:
-        """Jobs dial this program."""
+        """Jobs dial this program, or it opens streams into them."""
+        if self._config.reach == "streams":
+            return Reach(ReachKind.REVERSED, "streams by programs beside the job")
         return Reach(ReachKind.DIRECT, "the job dials this machine from its node")
+
+    def open_stream(self, job: Job) -> socket.socket:
+        """A socket joined to a program beside the job, which dials it."""
+        with self._lock:
+            one = self._tracked.get(job.id)
+            port = None if one is None else one.mark.port
+        if port is None:
+            msg = f"{job.name} takes no streams of this program now"
+            raise BackendUnavailableError(msg)
+        words = (self._python, "-m", "fiber.backend_parts.bridge", f"streams:127.0.0.1:{port}")
+        return self._streams.open(self._system.stream(job.id, words), job.name)
 
     def check(self) -> Iterable[Check]:
         """Check the batch system, then the shared folder."""
@@ -311,6 +331,7 @@ class BatchBackend(Backend):
                 else:
                     folder.remove()
         finally:
+            self._streams.close()
             self._poller.close()
             self._feed.close()
 
@@ -335,15 +356,17 @@ class BatchBackend(Backend):
         run_id, detached = specs[0].run_id, specs[0].detached
         keys = f"{secrets.token_hex(4)}-"
         added: list[str] = []
-        with self._lock:
-            folder = self._folder(run_id)
+        folder: RunFolder | None = None
         try:
+            folder = self._folder(run_id)
             folder.create()
             # before there is a job that it could miss
             self._guarded(folder, detached=detached)
             for number, spec in enumerate(specs):
                 added.append(f"{keys}{number}")
-                folder.add(added[-1], self._for_node(spec), self._environment(spec))
+                streams = self._config.reach == "streams" and spec.ident is not None
+                env = self._environment(spec)
+                folder.add(added[-1], self._for_node(spec), env, streams=streams)
             batch = Batch(
                 name=job_name(run_id, detached=detached),
                 script=script(
@@ -359,6 +382,7 @@ class BatchBackend(Backend):
             ids = self._system.submit(batch)
         except BackendError as error:
             for key in added:
+                assert folder is not None
                 folder.forget(key)
             return [error] * len(specs)
         submitted = [
@@ -407,7 +431,13 @@ class BatchBackend(Backend):
 
     def _folder(self, run_id: str) -> RunFolder:
         with self._lock:
-            return self._folders.setdefault(run_id, RunFolder(self._root, run_id))
+            if run_id not in self._folders:
+                self._folders[run_id] = RunFolder(self._root(), run_id)
+            return self._folders[run_id]
+
+    def _root(self) -> Path:
+        """Folder of all runs of this user on this cluster: what is over there is its to say."""
+        return self._base / self.name / self._system.cluster()
 
     def _job(self, folder: RunFolder, submitted: Submitted) -> Job:
         return Job(
@@ -533,6 +563,8 @@ class BatchBackend(Backend):
                 self._publish(one)
                 if self._is_due(one, now):
                     urgent.append(one)
+            if not any(one.is_in_transit for one in self._tracked.values()):
+                self._poller.calm()
         for one in urgent:
             with contextlib.suppress(BackendUnavailableError):
                 self._system.signal([one.job.id], signal.SIGKILL)
@@ -555,7 +587,9 @@ class BatchBackend(Backend):
         now = time.monotonic()
         status = self._end_of(one, now)
         if status is None:
-            live = live_status(one.row, one.mark, self._grace, one.limit)
+            notice = 0.0 if one.limit is None else one.limit / _SHARE
+            notice = min(notice, self._timing.notice)
+            live = live_status(one.row, one.mark, self._grace, notice)
             self._feed.publish(one.job, live)
             return
         del self._tracked[one.job.id]
@@ -679,15 +713,15 @@ class BatchBackend(Backend):
 
     def _check_folder(self) -> Check:
         name = "shared folder"
-        probe = self._root / f".check-{secrets.token_hex(4)}"
+        probe = self._base / f".check-{secrets.token_hex(4)}"
         try:
-            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._base.mkdir(mode=0o700, parents=True, exist_ok=True)
             probe.write_bytes(b"")
             probe.unlink()
         except OSError as error:
             fix = "set the folder to one that you may write to and all nodes see"
-            return Check(name=name, ok=False, detail=f"{self._root}: {error}", fix=fix)
-        return Check(name=name, ok=True, detail=str(self._root))
+            return Check(name=name, ok=False, detail=f"{self._base}: {error}", fix=fix)
+        return Check(name=name, ok=True, detail=str(self._base))
 
 
 def _kind(spec: JobSpec) -> Any:

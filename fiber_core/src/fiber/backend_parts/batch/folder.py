@@ -57,6 +57,8 @@ class Mark:
     host: str | None = None
     #: id of its process there
     pid: int | None = None
+    #: port of the node's loopback where it takes streams; None where it takes none
+    port: int | None = None
     #: its end
     ended: Ended | None = None
 
@@ -134,13 +136,16 @@ class RunFolder:
             msg = f"the folder of this run cannot be made at {self.path}: {error}"
             raise BackendError(msg) from error
 
-    def add(self, key: str, spec: JobSpec, env: Mapping[str, str]) -> None:
+    def add(
+        self, key: str, spec: JobSpec, env: Mapping[str, str], *, streams: bool = False
+    ) -> None:
         """Write down what a job is to run.
 
         Args:
             key: its key.
             spec: its specification.
             env: its environment.
+            streams: True to have it take streams.
 
         Raises:
             BackendError: it cannot be written.
@@ -151,6 +156,7 @@ class RunFolder:
             "unset": sorted(spec.unset_env),
             "cwd": spec.cwd,
             "private": spec.private is not None,
+            "streams": streams,
         }
         try:
             _write(self.path / "jobs" / f"{key}.json", json.dumps(job).encode())
@@ -235,7 +241,8 @@ class RunFolder:
         with contextlib.suppress(OSError):
             text = (self.path / "marks" / f"{key}.ended").read_text("utf-8", "replace")
             ended = end_of(first.last_word(text)[0])
-        return Mark(host=started.get("host"), pid=started.get("pid"), ended=ended)
+        host, pid, port = (started.get(name) for name in ("host", "pid", "port"))
+        return Mark(host=host, pid=pid, port=port, ended=ended)
 
     def liveness(self) -> Liveness:
         """Whether the program lives, as far as this host can prove it."""

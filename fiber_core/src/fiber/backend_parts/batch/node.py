@@ -53,9 +53,13 @@ def main(words: Sequence[str]) -> int:
         first.report(unfinished, "start " + failure)
         sys.stderr.write("fiber: " + failure + "\n")
     else:
+        listener = _listen() if job["streams"] else None
 
         def mark(pid: int) -> None:
-            _write(folder, key + ".started", {"pid": pid, "host": socket.gethostname()})
+            started = {"pid": pid, "host": socket.gethostname()}
+            if listener is not None:
+                started["port"] = listener.getsockname()[1]
+            _write(folder, key + ".started", started)
 
         code = int(first.main([unfinished, "program", "-1", *job["argv"]], None, mark))
     # whoever sees the mark sees all of it
@@ -74,6 +78,16 @@ def _prepare(env: Mapping[str, str], unset: Sequence[str], cwd: str | None) -> s
     except (OSError, ValueError) as error:
         return "cannot run in " + repr(cwd) + ": " + str(error) if cwd else str(error)
     return ""
+
+
+def _listen() -> socket.socket:
+    """Bind a port of loopback that the program inherits, and say so in its environment."""
+    listener = socket.socket()
+    listener.setblocking(True)
+    listener.bind(("127.0.0.1", 0))
+    listener.set_inheritable(True)
+    os.environ["FIBER_REACH"] = "streams:fd:" + str(listener.fileno())
+    return listener
 
 
 def _write(folder: str, name: str, value: Mapping[str, Any]) -> None:

@@ -32,6 +32,8 @@ class BatchTiming(Durations):
     word: float = 4.0
     #: for the mark of a job that the platform says has ended
     mark: float = 3.0
+    #: before its time limit from which a job gets no more work, at most
+    notice: float = 60.0
     #: after which a job that was killed and lives is killed again
     kill_again: float = 5.0
     #: after the grace, for the platform to confirm the end of a job that was told to end
@@ -64,6 +66,10 @@ class Pace:
         """Note that something is about to happen."""
         self._quick_until = now + self._timing.expected
         self._wanted = True
+
+    def calm(self) -> None:
+        """Note that nothing is about to happen any more."""
+        self._quick_until = float("-inf")
 
     def asked(self, now: float) -> None:
         """Note that the platform was asked."""
@@ -124,6 +130,11 @@ class Poller:
             self._pace.expect(time.monotonic())
             self._changed.notify()
         self.start()
+
+    def calm(self) -> None:
+        """Ask and look slowly again, since nothing is about to happen."""
+        with self._changed:
+            self._pace.calm()
 
     def asked(self) -> None:
         """Note that another thread has asked the platform just now."""

@@ -12,8 +12,6 @@ from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 __all__ = ["Told", "end_status", "live_status", "needs_word"]
 
 _BY_SHELLS = 128
-#: seconds before a time limit at which a job gets no more work, and the part of a short limit
-_NOTICE, _SHARE = 60.0, 10
 
 
 @values.frozen(kw_only=True)
@@ -28,16 +26,14 @@ class Told:
     kill_at: float
 
 
-def live_status(
-    row: Row | None, mark: Mark, grace: float | None, limit: float | None = None
-) -> JobStatus:
+def live_status(row: Row | None, mark: Mark, grace: float | None, notice: float = 0.0) -> JobStatus:
     """Status of a job that has not ended.
 
     Args:
         row: what the system says; None before it was asked.
         mark: the job's marks.
         grace: seconds from SIGTERM to SIGKILL of what the system ends.
-        limit: seconds that the job had to run in all; None where there is no limit.
+        notice: seconds before its time limit from which it is to get no more work.
     """
     phase = Phase.WAITING if row is None else row.phase
     host = mark.host or (None if row is None else row.host)
@@ -50,7 +46,6 @@ def live_status(
         if phase is Phase.ENDING:
             return values.evolve(running, draining=True, seconds_left=grace)
         left = None if row is None else row.seconds_left
-        notice = 0.0 if limit is None else min(_NOTICE, limit / _SHARE)
         if left is not None and left <= notice:
             # the same number each time: it counts from when it is told first
             reason = Reason(ReasonKind.TIME_LIMIT)

@@ -14,8 +14,10 @@ from fiber._base import values
 from fiber.exceptions import BackendUnavailableError, CapabilityError
 from fiber.model import Capacity, Check, JobSpec, Reason
 
-__all__ = ["Batch", "BatchSystem", "Done", "Phase", "Row", "call", "script"]
+__all__ = ["READY", "Batch", "BatchSystem", "Done", "Phase", "Row", "call", "script"]
 
+#: first bytes of a stream into a job, from the command that opens it
+READY = b"\x06fiber\n"
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -120,6 +122,10 @@ class BatchSystem(abc.ABC):
     def capacity(self) -> Capacity:
         """The capacity for jobs."""
 
+    def cluster(self) -> str:
+        """Name of the cluster, which tells apart those that share a home folder; a folder's name."""
+        return "default"
+
     def grace(self) -> float | None:
         """Seconds from SIGTERM to SIGKILL of jobs whose place is taken away; None: unknown."""
         return None
@@ -127,6 +133,13 @@ class BatchSystem(abc.ABC):
     def beside(self, job_id: str, argv: Sequence[str], *, tty: bool = False) -> Sequence[str]:
         """Command that runs a program on a job's node, within its share, with our streams."""
         raise CapabilityError(self.title, "exec", "exec")
+
+    def stream(self, job_id: str, argv: Sequence[str]) -> Sequence[str]:
+        """As :meth:`beside`, but bytes of the streams arrive unchanged and at once.
+
+        It writes :data:`READY` before anything else once they do.
+        """
+        raise CapabilityError(self.title, "streams", "open_stream")
 
     def checks(self) -> Iterable[Check]:
         """Checks of the system for ``fiber doctor``."""
