@@ -18,8 +18,9 @@ from cryptography import x509
 
 import fiber
 from children import PATIENCE, finish, start
-from fiber._objects import auth_listener
+from fiber._objects import auth_listener, store
 from fiber._objects.listener_addresses import dial_url
+from fiber._objects.pipe.end import End
 from fiber._wire import frames
 from fiber._wire.frames import Kind
 from fiber._wire.identity import Credentials
@@ -174,6 +175,41 @@ def test_what_is_sent_before_the_peer_gets_its_end_is_for_its_auth_domain(listen
         assert numbers.get(timeout=PATIENCE) == 7
         end.recv()
     finish(child)
+
+
+def pass_on(address, key):
+    """Give the client's end to another process, which puts into the queues that come."""
+    end = Client(address, authkey=key)
+    child = start(answer_in_queues, end)
+    end.close()
+    finish(child)
+
+
+def answer_in_queues(end):
+    with end:
+        while (number_and_queue := end.recv()) is not None:
+            number, numbers = number_and_queue
+            numbers.put((number, bytes(number)))
+            end.send(fiber.Queue)
+
+
+@pytest.mark.parametrize("key", [KEY, None])
+def test_on_one_host_both_ends_are_the_kernels_whoever_has_the_clients_end(address, key):
+    """Objects in what is sent are for the programs that have the authkey, all the same."""
+    with Listener(address, authkey=key) as listener:
+        child = start(pass_on, listener.address, key)
+        with listener.accept() as end:
+            numbers = fiber.Queue()
+            for number in (1, 2_000_000):
+                end.send((number, numbers))
+                assert numbers.get(timeout=PATIENCE) == (number, bytes(number))
+                assert end.recv() is fiber.Queue
+            assert isinstance(end._object, End) == store.current().has_descriptors
+            assert not end._object.target, "no message about it goes to this process"
+            end.send(None)
+            with pytest.raises(EOFError):
+                end.recv()
+            finish(child)
 
 
 def put_into_what_comes(address):

@@ -10,6 +10,7 @@ connection. Fiber does not need them: peers authenticate before a connection is 
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import selectors
 import time
@@ -89,7 +90,7 @@ class Connection(Handle):
             self._put(encode(obj, auth_domain=self._receiving_domain()))
             return
         try:
-            self._socket.put_value(obj)
+            self._socket.put_value(obj, self._auth_domain)
         except PeerLostError as error:
             raise BrokenPipeError(str(error)) from error
 
@@ -316,6 +317,17 @@ def _owned_pipe(process: store.Store, *, duplex: bool) -> tuple[Connection, Conn
     return _connection(channel, first), _connection(channel, second)
 
 
+def _pipe_to(peer: Peer) -> tuple[Connection, Connection]:
+    """A pipe whose other end is for a peer that has proved that it has the listener's authkey."""
+    process, auth_domain = store.current(), peer.auth_domain
+    if process.has_descriptors and process.is_near(peer, auth_domain):
+        # without a descriptor left for it, as for other hosts
+        with contextlib.suppress(OSError):
+            first, second = pipe.pair(process, duplex=True, auth_domain=auth_domain)
+            return _connection(first, 0), _connection(second, 0)
+    return _owned_pipe(process, duplex=True)
+
+
 def _connection(shared: ChannelObject, end: int) -> Connection:
     shared.hold(end)
     connection = Connection.__new__(Connection)
@@ -353,6 +365,7 @@ class Listener:
     The same as ``multiprocessing.connection.Listener``, except for authentication: nothing that a
     peer sends is interpreted before it has proved its identity. A peer with another authkey, a
     silent one or one with another protocol delays no other, and :meth:`accept` does not see it.
+    Afterwards, where both sides are on one host, the connection is a pair of the kernel's sockets.
 
     Args:
         address: a ``(host, port)`` tuple, where port 0 is any, or the path of a socket; None for
@@ -379,7 +392,7 @@ class Listener:
         accepted: queue.SimpleQueue[tuple[Connection, Any] | None] = queue.SimpleQueue()
 
         def make_pipe(peer: Peer) -> Connection:
-            own_end, other_end = _owned_pipe(store.current(), duplex=True)
+            own_end, other_end = _pipe_to(peer)
             # before an item is sent: the peer gets the other end after this returns
             own_end._auth_domain = peer.auth_domain  # noqa: SLF001 - made here
             accepted.put((own_end, peer.address))

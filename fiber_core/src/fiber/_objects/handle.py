@@ -270,12 +270,15 @@ def encode(value: Any, uses: int = 1, *, auth_domain: str | None = None) -> Item
     return pickled
 
 
-def encode_into(make: Callable[[], Stream], value: Any) -> tuple[Stream, list[Reference]]:
-    """Pickle a value for a process of this run into a new stream, in pieces as they are made.
+def encode_into(
+    make: Callable[[], Stream], value: Any, *, auth_domain: str | None = None
+) -> tuple[Stream, list[Reference]]:
+    """Pickle a value into a new stream, in pieces as they are made.
 
     Args:
         make: makes a stream; it may be called a second time.
         value: any picklable value.
+        auth_domain: as of :func:`encode`.
 
     Returns:
         The stream, and the references in the pickle.
@@ -283,7 +286,7 @@ def encode_into(make: Callable[[], Stream], value: Any) -> tuple[Stream, list[Re
     Raises:
         Exception: that of pickling it.
     """
-    envelope = MessageEnvelope()
+    envelope = MessageEnvelope(auth_domain=auth_domain)
     with codec.pickling_into(envelope):
         stream = codec.pickled_into(make, value)
     return stream, list(envelope.references.values())

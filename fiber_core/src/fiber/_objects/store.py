@@ -144,10 +144,10 @@ class Store:
         """True where processes of the run send each other descriptors: all are on this host, which is Linux."""
         return hasattr(os, "memfd_create") and self.is_one_host
 
-    def is_near(self, peer: Peer) -> bool:
-        """True for a process of this run and host, which may have descriptors of this one."""
+    def is_near(self, peer: Peer, auth_domain: str | None = None) -> bool:
+        """True for a process of this host, and of this run or an auth domain: it may have descriptors."""
         host = None if peer.hello is None else peer.hello.host
-        return peer.auth_domain is None and host == self.host
+        return peer.auth_domain in (None, auth_domain) and host == self.host
 
     @property
     def timing(self) -> Timing:

@@ -13,7 +13,8 @@ Invariants:
   nothing in common with it afterwards.
 - A simple queue is both sockets in one object: one that all send to, and one that all receive from. No
   process sees its end, and what its last holder leaves unread is dropped.
-- Programs of other hosts, and those with another authkey, cannot have a descriptor. The process that they
+- Programs of other hosts, and those with another authkey, cannot have a descriptor, save the end that a
+  listener makes for who has its authkey (``End.near_domain``): what is sent there is for that auth domain. The process that they
   ask makes a pipe of the other kind (``queue``) for them, and passes messages on while both are held.
 - An item with references that is dropped unread, because the last reader has gone, releases them.
 

@@ -30,11 +30,20 @@ if TYPE_CHECKING:
 log = logging.getLogger("fiber")
 
 
-def pair(process: Store, *, duplex: bool) -> tuple[End, End]:
-    """The two ends of a new pipe; where it is not ``duplex`` the first reads and the second writes."""
+def pair(process: Store, *, duplex: bool, auth_domain: str | None = None) -> tuple[End, End]:
+    """The two ends of a new pipe.
+
+    Args:
+        process: store of this process.
+        duplex: False where the first reads and the second writes.
+        auth_domain: whose processes hold one of its ends, by its descriptor too.
+    """
     first, second = PacketSocket.pair(process.await_receipt)
     kinds = (Kind.SOCKET, Kind.SOCKET) if duplex else (Kind.READING_SOCKET, Kind.WRITING_SOCKET)
-    return End(process, kinds[0], first), End(process, kinds[1], second)
+    ends = End(process, kinds[0], first), End(process, kinds[1], second)
+    for end in ends:
+        end.near_domain = auth_domain
+    return ends
 
 
 def loop(process: Store) -> End:
@@ -62,6 +71,8 @@ class End(OwnedObject):
         super().__init__(process, kind)
         self._way: PacketSocket | FarEnd | None = way
         self._fetching = fetching
+        #: auth domain whose processes on this host may have the descriptor, beside those of this run
+        self.near_domain: str | None = None
 
     # -- reader and writer
 
@@ -102,18 +113,24 @@ class End(OwnedObject):
         """Put an item; waits while there is no room."""
         (self._way or self._arrived()).put(item)
 
-    def put_value(self, value: Any) -> None:
-        """Pickle a value and put it; large ones are copied once less than by ``put(encode(value))``."""
+    def put_value(self, value: Any, auth_domain: str | None = None) -> None:
+        """Pickle a value and put it; large ones are copied once less than by ``put(encode(value))``.
+
+        Args:
+            value: any picklable value.
+            auth_domain: name of the auth domain that loads it, where the handle knows; of this run if None.
+        """
         way = self._way or self._arrived()
+        auth_domain = auth_domain or way.auth_domain
         if isinstance(way, PacketSocket) and memories.is_larger(value, INLINE):
-            packet, references = encode_into(Packet, value)
+            packet, references = encode_into(Packet, value, auth_domain=auth_domain)
             if references:
                 way.put(ItemWithReferences.of(references, packet.getvalue()))
                 packet.close(is_sent=False)
             else:
                 way.send(packet)
         else:
-            way.put(encode(value, auth_domain=way.auth_domain))
+            way.put(encode(value, auth_domain=auth_domain))
 
     def flush(self) -> None:
         """Does nothing: the kernel has all items."""
@@ -194,7 +211,7 @@ class End(OwnedObject):
     def _is_sent(self, way: PacketSocket | FarEnd, peer: Peer, name: bytes, token: bytes) -> bool:
         return (
             isinstance(way, PacketSocket)
-            and self._store.is_near(peer)
+            and self._store.is_near(peer, self.near_domain)
             and couriers.send(way.filenos(), name, token)
         )
 
