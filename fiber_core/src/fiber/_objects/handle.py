@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from fiber._objects import store
 from fiber._objects.address import Address, Shape
+from fiber._objects.pipe.memories import ItemInMemory
 from fiber._objects.queue.messages import Item, ItemWithReferences, Reference
 from fiber._objects.references import ANY, LASTING
 from fiber._wire import codec
@@ -294,4 +295,6 @@ def encode_into(
 
 def decode(item: Item) -> Any:
     """Unpickle the value of an item."""
+    if type(item) is ItemInMemory:
+        return item.load()
     return pickle.loads(item.pickled if isinstance(item, ItemWithReferences) else item)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fiber._objects import couriers
+from fiber._objects.handle import decode
 from fiber._objects.pipe import end as pipe
 from fiber._objects.pipe.bridge import FarEnd
 from fiber._objects.queue.messages import ItemWithReferences
@@ -37,7 +38,8 @@ def pickled(end, uses=1, reference_id=7):
 
 
 def take(end):
-    return bytes(end.take(True, None))
+    item = end.take(True, None)
+    return bytes(item.pickled if isinstance(item, ItemWithReferences) else item)
 
 
 def put(end, item):
@@ -195,7 +197,7 @@ def test_large_parts_of_a_value_arrive_as_they_were(ends, large):
     here, there = ends
     large = large if type(large) is not memoryview else pickle.PickleBuffer(large)
     here.put_value({"small": 1, "large": large})
-    found = pickle.loads(there.take(True, None))
+    found = decode(there.take(True, None))
     assert found == {"small": 1, "large": bytes(200_000)}
 
 

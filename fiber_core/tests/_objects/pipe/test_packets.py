@@ -2,14 +2,17 @@
 
 import errno
 import os
+import pickle
 import queue
 import resource
 import select
 import socket
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
 
+from fiber._objects.handle import decode
 from fiber._objects.pipe import memories
 from fiber._objects.pipe.packets import INLINE, PacketSocket
 from fiber._objects.queue.messages import ItemWithReferences
@@ -17,6 +20,11 @@ from waiting import until
 from wire_world import in_thread
 
 REFERENCES = [("owner", ("unix:///there",), 3, 4)]
+
+
+def content(item):
+    """The bytes of an item, wherever they are."""
+    return bytes(item.pickled if isinstance(item, ItemWithReferences) else item)
 
 
 @pytest.fixture
@@ -42,15 +50,16 @@ def test_an_item_of_any_size_arrives_as_it_was(ends, size, with_references):
     first, second = ends
     body = os.urandom(size)
     item = ItemWithReferences.of(REFERENCES, body) if with_references else body
-    # its memory is kept for the next one
-    first.put(bytes(INLINE + 1))
-    second.take()
+    # its memory is kept for the next one, and mapped as it is used again
+    for _ in range(2):
+        first.put(bytes(INLINE + 1))
+        content(second.take())
     descriptors = len(list(Path("/dev/fd").iterdir()))
     first.put(item)
     first.put(b"next")
     assert second.poll(0)
     found = second.take()
-    assert bytes(found.pickled if with_references else found) == body
+    assert content(found) == body
     assert not with_references or found.references() == REFERENCES
     assert second.take() == b"next"
     assert not second.poll(0.01)
@@ -163,19 +172,35 @@ class TestMemories:
 
     def test_memory_is_used_again_once_its_receiver_is_done_with_the_item(self, ends, kept):
         first, second = ends
-        first.put(b"a" * 2 * INLINE)
+        first.put(pickle.dumps(b"a" * 2 * INLINE))
         (memory,) = kept
         item = second.take()
-        part = item[5:7]
-        first.put(b"b" * 2 * INLINE)
-        assert kept[0] is memory
+        first.put(pickle.dumps(b"b" * 2 * INLINE))
         assert memory.is_used
-        assert bytes(part) == b"aa"
-        del item, part
+        value = decode(item)
         assert not memory.is_used
-        first.put(b"c" * 2 * INLINE)
-        assert kept[-1] is memory
-        assert [bytes(second.take()[:2]) for _ in range(2)] == [b"bb", b"cc"]
+        # larger than what it was, and mapped at once by both sides
+        first.put(pickle.dumps(b"c" * 3 * INLINE))
+        first.put(pickle.dumps(b"d" * INLINE))
+        assert kept.count(memory) == 1
+        assert memory._map is not None
+        found = [decode(second.take()) for _ in range(3)]
+        assert found == [b"b" * 2 * INLINE, b"c" * 3 * INLINE, b"d" * INLINE]
+        first.put(pickle.dumps(b"e" * 3 * INLINE))
+        assert decode(second.take()) == b"e" * 3 * INLINE
+        assert value == b"a" * 2 * INLINE
+
+    def test_no_more_is_mapped_than_is_kept(self, ends, monkeypatch):
+        monkeypatch.setattr(memories, "_maps", OrderedDict())
+        monkeypatch.setattr(memories, "_MOST", 2)
+        for size in (2, 3, 4, 5):
+            ends[0].put(pickle.dumps(bytes(size * INLINE)))
+            decode(ends[1].take())
+            assert len(memories._maps) <= 2
+        monkeypatch.setattr(memories, "_KEPT_SIZE", 3 * INLINE)
+        ends[0].put(pickle.dumps(b"huge" * INLINE))
+        assert decode(ends[1].take()) == b"huge" * INLINE
+        assert not memories._maps
 
     def test_that_of_a_message_which_was_not_sent_is_used_again(self, ends, kept):
         first, second = ends
@@ -197,4 +222,4 @@ class TestMemories:
         assert set(kept) == before
         first.put(bytes(2 * INLINE))
         assert len(kept) == memories._FEWEST
-        assert len({bytes(second.take()[:4]) for _ in range(7)}) == 2
+        assert len({content(second.take())[:4] for _ in range(7)}) == 2

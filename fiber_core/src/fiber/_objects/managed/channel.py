@@ -18,6 +18,7 @@ from fiber._objects.handle import Handle, decode, encode
 from fiber._objects.managed import calls
 from fiber._objects.managed.calls import Answer, Outcome
 from fiber._objects.pipe.end import End
+from fiber._objects.pipe.memories import ItemInMemory
 from fiber._objects.pipe.packets import Packet, PacketSocket
 from fiber._objects.queue.messages import Item, ItemWithReferences
 from fiber._wire.frames import Buffer
@@ -167,6 +168,8 @@ def _send(way: PacketSocket, head: bytes, item: Item) -> None:
 
 def _receive(way: PacketSocket, head: struct.Struct) -> tuple[int, Item]:
     item = way.take()
+    if type(item) is ItemInMemory:
+        item = item.read()
     body: Buffer = item.body if isinstance(item, ItemWithReferences) else item
     (number,) = head.unpack_from(body)
     rest = memoryview(body)[head.size :]

@@ -1,7 +1,8 @@
 """Memory of large items in pipes and queues: memfds, which are used again, since getting pages costs more than writing.
 
-Layout: a byte that is 1 while an item is in it which its receiver uses, or may; at byte 64 the item.
-The receiver has no other way to tell, and needs none where it dies: then the memory is not used again.
+Layout: a byte that is 1 while an item is in it which its receiver uses, or may; at byte 8 a random tag; at
+byte 64 the item. The receiver has no other way to tell, and needs none where it dies: then the memory is not
+used again. Both sides keep it mapped, since to map a megabyte anew costs as much as to copy it five times.
 
 It cannot be made shorter, so that nobody who maps it is killed. Apart from
 :mod:`~fiber._objects.pipe.packets`, which is about messages.
@@ -13,8 +14,12 @@ import contextlib
 import fcntl
 import mmap
 import os
+import pickle
+import secrets
 import sys
+import threading
 import weakref
+from collections import OrderedDict
 from typing import Any
 
 from fiber._objects.memory import backing
@@ -24,6 +29,7 @@ from fiber._wire.frames import Buffer
 
 _HEAD = 64
 _FREE, _USED = b"\0", b"\1"
+_TAG_AT, _TAG_SIZE = 8, 16
 #: bytes of memory that a process keeps for its next items, and the fewest and most memfds that have them
 _KEPT_SIZE = 64 * 2**20
 _FEWEST, _MOST = 2, 32
@@ -37,6 +43,8 @@ class Memory:
     def __init__(self) -> None:
         #: its descriptor
         self.fd = _memfd()
+        os.pwrite(self.fd, secrets.token_bytes(_TAG_SIZE), _TAG_AT)
+        self._map: mmap.mmap | None = None
         #: bytes of the largest item so far
         self.size = 0
 
@@ -56,8 +64,19 @@ class Memory:
         Raises:
             OSError: there is no memory for them.
         """
-        backing.write(self.fd, data, begin + _HEAD)
-        self.size = max(self.size, begin + memoryview(data).nbytes)
+        start, end = _HEAD + begin, _HEAD + begin + memoryview(data).nbytes
+        if self._map is not None and end <= len(self._map):
+            self._map[start:end] = data
+        else:
+            backing.write(self.fd, data, start)
+        self.size = max(self.size, end - _HEAD)
+
+    def prepare(self) -> None:
+        """Map it for the next item: its pages are there."""
+        if self._map is None or len(self._map) < _HEAD + self.size:
+            # more slowly without
+            with contextlib.suppress(OSError):
+                self._map = _mapped_anew(self.fd)
 
     def read(self, size: int) -> bytes:
         """The item, of so many bytes."""
@@ -65,6 +84,7 @@ class Memory:
 
     def close(self) -> None:
         """Close it; its receiver goes on."""
+        self._map = None
         os.close(self.fd)
 
 
@@ -81,6 +101,7 @@ def take() -> Memory:
         except ValueError:
             continue
         if not found.is_used:
+            found.prepare()
             return found
         _kept.insert(0, found)
     return Memory()
@@ -92,7 +113,8 @@ def give_back(memory: Memory) -> None:
         memory.close()
         return
     _kept.append(memory)
-    most = descriptors.limited_share(16, _MOST)
+    # two descriptors each, where Python maps by one of its own
+    most = descriptors.limited_share(32, _MOST)
     while len(kept := list(_kept)) > _FEWEST and (
         len(kept) > most or sum(one.size for one in kept) > _KEPT_SIZE
     ):
@@ -130,16 +152,25 @@ class ItemInMemory(ItemWithReferences):
         """Descriptor of its memory."""
         return self._descriptor
 
-    @property
-    def pickled(self) -> memoryview:
-        """The item, read-only; when the last view is gone its memory is used for another one."""
+    def load(self) -> Any:
+        """The value of the item; its memory is used for another one from then on."""
         try:
-            return received(self._descriptor, self.size)
+            memory = _mapped(self._descriptor, self.size)
         except OSError as error:
             if error.errno not in descriptors.NO_ROOM:
                 raise
-            # mapped by one more descriptor, where Python cannot do without
-            return memoryview(self.read())
+            # Python may map by one more descriptor
+            return pickle.loads(self.read())
+        try:
+            # in band: nothing of the value is in the memory
+            return pickle.loads(memoryview(memory)[_HEAD : _HEAD + self.size])
+        finally:
+            memory[0] = 0
+
+    @property
+    def pickled(self) -> memoryview:
+        """The item, copied by :meth:`read`."""
+        return memoryview(self.read())
 
     def references(self) -> list[Reference]:
         """None."""
@@ -178,17 +209,32 @@ def are_few() -> bool:
     return len(_items) < descriptors.limited_share(8, _ITEMS)
 
 
-class _Received(mmap.mmap):
-    """Memory of an item that was received; its sender may use it again when the last view is gone."""
-
-    def __del__(self) -> None:
-        self[0] = 0
+# by tag, least recently used first
+_maps: OrderedDict[bytes, mmap.mmap] = OrderedDict()
+_mapping = threading.Lock()
 
 
-def received(descriptor: int, size: int) -> memoryview:
-    """The item of so many bytes in memory of another process, read-only."""
-    memory = _Received(descriptor, _HEAD + size, **backing.UNTRACKED)
-    return memoryview(memory)[_HEAD:].toreadonly()
+def _mapped(descriptor: int, size: int) -> mmap.mmap:
+    """Memory of another process, as it was mapped before or anew."""
+    tag = os.pread(descriptor, _TAG_SIZE, _TAG_AT)
+    with _mapping:
+        found = _maps.pop(tag, None)
+        if found is None or len(found) < _HEAD + size:
+            found = _mapped_anew(descriptor)
+        _maps[tag] = found
+        most = descriptors.limited_share(32, _MOST)
+        while len(_maps) > most or sum(map(len, _maps.values())) > _KEPT_SIZE:
+            _maps.popitem(last=False)
+        return found
+
+
+def _mapped_anew(descriptor: int) -> mmap.mmap:
+    size = os.fstat(descriptor).st_size
+    return mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED | _POPULATE, **backing.UNTRACKED)
+
+
+# all pages at once
+_POPULATE = int(getattr(mmap, "MAP_POPULATE", 0))
 
 
 def _memfd() -> int:

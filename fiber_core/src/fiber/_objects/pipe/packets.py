@@ -181,11 +181,14 @@ class PacketSocket:
             BrokenPipeError: nobody holds the other end.
             OSError: this one is closed, or there is no memory or no descriptor for the item.
         """
+        if type(item) is ItemInMemory:
+            # of a queue of processes that cannot have the descriptor
+            item = item.read()
         if isinstance(item, ItemWithReferences):
             body, with_references = item.body, item
         elif len(item) <= INLINE:
-            whole = len(item) <= _SMALL
-            self._send((b"".join((item, b"\0")),) if whole else (item, _FLAGS[0]))
+            is_small = len(item) <= _SMALL
+            self._send((b"".join((item, _FLAGS[0])),) if is_small else (item, _FLAGS[0]))
             return
         else:
             body, with_references = item, None
@@ -375,13 +378,16 @@ def _whole(data: bytes, ancillary: list[tuple[int, int, bytes]], received: int) 
             msg = "no descriptor was left for an item of a pipe, which is lost; see `ulimit -n`"
             raise OSError(errno.EMFILE, msg)
         if flags & IN_MEMORY:
-            body = memories.received(descriptors[0], *_LENGTH.unpack(body))
-        if flags & REFERENCES:
-            # its sender may be gone
-            with contextlib.suppress(BrokenPipeError):
-                os.write(descriptors[-1], b"\1")
-            return ItemWithReferences(body)
-        return body
+            # closed with the item
+            (size,) = _LENGTH.unpack(body)
+            item = ItemInMemory(size, descriptor=descriptors.pop(0))
+            if not flags & REFERENCES:
+                return item
+            body = item.pickled
+        # its sender may be gone
+        with contextlib.suppress(BrokenPipeError):
+            os.write(descriptors[-1], b"\1")
+        return ItemWithReferences(body)
     finally:
         for one in descriptors:
             os.close(one)
