@@ -204,8 +204,9 @@ def test_on_one_host_both_ends_are_the_kernels_whoever_has_the_clients_end(addre
                 end.send((number, numbers))
                 assert numbers.get(timeout=PATIENCE) == (number, bytes(number))
                 assert end.recv() is fiber.Queue
-            assert isinstance(end._object, End) == store.current().has_descriptors
-            assert not end._object.target, "no message about it goes to this process"
+            if store.current().has_descriptors:
+                assert isinstance(end._object, End)
+                assert not end._object.target, "no message about it goes to this process"
             end.send(None)
             with pytest.raises(EOFError):
                 end.recv()

@@ -63,7 +63,7 @@ def command(run: str, everything: bool, pid: tuple[int, ...], as_json: bool) -> 
     if len(runs) != 1:
         raise FiberError(_which(runs, run))
     found = [one for one in _processes(runs[0].folder) if not pid or one.pid in pid]
-    read_stacks(found, Timing().interrupt_answer)
+    read_stacks(found, Timing().report)
     names = _names(runs[0])
     if as_json:
         show.as_json(
@@ -188,7 +188,7 @@ def _names(run: LocalRun) -> dict[int, str]:
 
     names = {int(run.description.get("pid", 0)): _PROGRAM}
     try:
-        with Asker(run.folder, Timing().parent_answer) as asker:
+        with Asker(run.folder, Timing().connect) as asker:
             status = asker.status()
     except FiberError as error:
         # it may be what hangs

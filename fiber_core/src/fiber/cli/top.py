@@ -55,8 +55,12 @@ def command(run: str, once: bool, interval: float, as_json: bool) -> None:
     something else, f shows those of another state, e shows or hides errors. --json prints once.
     """
     from fiber.cli import show
+    from fiber.model import Timing
 
-    with contextlib.closing(Board(run)) as board:
+    # what is asked once may wait for a busy program, what is shown again and again may not
+    is_live = not (once or as_json)
+    patience = Timing().parent_answer if is_live else Timing().connect
+    with contextlib.closing(Board(run, patience)) as board:
         board.look()
         if as_json:
             show.as_json(board.data())
@@ -84,10 +88,12 @@ class Board:
 
     Args:
         word: beginning of the ids of the runs that are meant.
+        patience: seconds for which a run may take to answer.
     """
 
-    def __init__(self, word: str = "") -> None:
+    def __init__(self, word: str = "", patience: float = 1.0) -> None:
         self._word = word
+        self._patience = patience
         self._runs: dict[str, _Watched] = {}
         #: by run and pool: when it was asked, and how many tasks were done
         self._counts: dict[tuple[str, str], tuple[float, int]] = {}
@@ -101,7 +107,6 @@ class Board:
         """
         from fiber._watch.status import Asker
         from fiber.cli.runs import find_runs
-        from fiber.model import Timing
 
         found = {run.id: run for run in find_runs(self._word)}
         for ident in self._runs.keys() - found.keys():
@@ -110,7 +115,7 @@ class Board:
             watched = self._runs.setdefault(ident, _Watched(run.description, None))
             try:
                 if watched.asker is None:
-                    watched.asker = Asker(run.folder, Timing().parent_answer)
+                    watched.asker = Asker(run.folder, self._patience)
                 self.take(ident, watched.asker.status(), time.monotonic())
             except FiberError:
                 self._close(watched)
