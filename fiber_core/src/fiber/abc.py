@@ -56,11 +56,15 @@ class Backend(abc.ABC):
         """
 
     def submit_many(self, specs: Sequence[JobSpec]) -> Sequence[Job | BackendError]:
-        """Start jobs that have nothing to do with each other, in one call where the platform has one.
+        """Start several jobs in one call, where the platform has one.
 
-        Pools call it for workers that they start at once, 256 at most, where a backend overrides it
-        and no plugin has ``fiber_submit_job``; the first worker comes by :meth:`submit`, and so do
-        all after one that failed, until one is up. This one calls :meth:`submit` for each. After a
+        A ring calls it for a gang, where a backend overrides it and no plugin has
+        ``fiber_submit_job``: all specs then have the same ``gang`` and are all of it, so that a batch
+        system may make one job of several parts of them. Others have nothing to do with each other.
+
+        Pools call it for workers that they start at once, 256 at most, on the same conditions; the
+        first worker comes by :meth:`submit`, and so do all after one that failed, until one is up.
+        This one calls :meth:`submit` for each. After a
         platform could not be asked, it is not asked for the rest.
 
         Returns:
@@ -88,7 +92,10 @@ class Backend(abc.ABC):
         return found
 
     def submit_group(self, specs: Sequence[JobSpec], timeout: float) -> Sequence[Job]:
-        """Start all jobs or none within ``timeout`` seconds.
+        """Start all jobs or none within ``timeout`` seconds; return once all run.
+
+        For programs that use a backend themselves. Rings do not call it, for nobody could end one that
+        waits here: their gangs come by :meth:`submit_many`, or job by job.
 
         Raises:
             SubmitError: not all were accepted in time; those that were have been ended.

@@ -215,9 +215,15 @@ class TestLaunching:
         seen = []
         runtime.at_submit = lambda job: runtime.backend.events_queue.put((job, RUNNING))
         runtime.errors = [SubmitError("no")]
+
+        def on_status(child, status):
+            seen.append((child.name, status))
+
         found = launcher.launch_many(
-            [(Process(name=f"worker {n}"), {"processes": n}) for n in (1, 2, 3)],
-            on_status=lambda child, status: seen.append((child.name, status)),
+            [
+                (Process(name=f"worker {n}"), {"processes": n, "on_status": on_status})
+                for n in (1, 2, 3)
+            ]
         )
         refused, *children = found
         assert isinstance(refused, SubmitError)
@@ -230,7 +236,7 @@ class TestLaunching:
     def test_several_of_which_one_cannot_be_pickled_leave_nothing(self, launcher, runtime):
         jobs = [(Process(), {}), (Process(args=(threading.Lock(),)), {})]
         with pytest.raises(TypeError, match="cannot pickle"):
-            launcher.launch_many(jobs, on_status=lambda *_: None)
+            launcher.launch_many(jobs)
         assert (launcher.alive(), runtime.specs) == ([], [])
 
     def test_a_refusal_leaves_nothing(self, launcher, runtime):

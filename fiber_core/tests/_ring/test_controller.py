@@ -64,19 +64,49 @@ def test_jobs_of_a_step_are_a_gang_and_those_of_the_next_another(commands, timeo
         gangs.append(gang)
         raise SubmitError("no room")
 
-    runtime = SimpleNamespace(launcher=SimpleNamespace(launch=launch))
+    runtime = SimpleNamespace(launcher=SimpleNamespace(launch=launch, takes_many=False))
     listener = SimpleNamespace(not_launched=lambda number, error: None)
     with contextlib.closing(JobThreads(runtime, WORK, listener, timeout)) as threads:
         for step in (commands, [StartWorker(3, 0, ONE)]):
             threads.assign_gangs(step)
             for one in step:
                 if isinstance(one, StartWorker) and not one.group.is_caller:
-                    threads.launch(one)
+                    threads.launch([one])
 
     assert [gang and gang.size for gang in gangs] == sizes
     if timeout is not None:
         assert gangs[-1] == Gang(name="ring-7-3", size=1, timeout=60.0)
         assert len(set(gangs)) == 2
+
+
+@pytest.mark.usefixtures("shared_runtime")
+def test_a_gang_is_one_call_where_the_platform_takes_several_jobs_in_one():
+    asked, told = [], []
+
+    def launch_many(jobs):
+        asked.append([options["gang"].size for _, options in jobs])
+        return [SubmitError("no room") for _ in jobs]
+
+    launcher = SimpleNamespace(launch_many=launch_many, takes_many=True)
+    listener = SimpleNamespace(not_launched=lambda number, error: told.append(number))
+    step = [StartWorker(1, 0, ONE), StartWorker(2, 1, ONE), StartWorker(3, 2, ONE)]
+    with contextlib.closing(
+        JobThreads(SimpleNamespace(launcher=launcher), WORK, listener, 60.0)
+    ) as threads:
+        threads.assign_gangs(step)
+        (call,) = threads.calls(step)
+        threads.launch_in_background(call)
+    assert (asked, told) == ([[3, 3, 3]], [1, 2, 3])
+
+
+@pytest.mark.usefixtures("shared_runtime")
+def test_workers_that_are_no_gang_come_one_by_one():
+    runtime = SimpleNamespace(launcher=SimpleNamespace(takes_many=True))
+    step = [StartWorker(1, 0, ONE), StartWorker(2, 1, ONE)]
+    with contextlib.closing(JobThreads(runtime, WORK, None, None)) as threads:
+        threads.assign_gangs(step)
+        assert threads.calls(step) == [[one] for one in step]
+        assert threads.calls([]) == []
 
 
 RETURNED = JobStatus(

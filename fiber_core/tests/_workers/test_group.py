@@ -76,12 +76,12 @@ class FakeRuntime:
         self.children.append(child)
         return child
 
-    def _launch_many(self, jobs, *, on_status):
+    def _launch_many(self, jobs):
         self.calls.append(len(jobs))
         found = []
         for process, options in jobs:
             try:
-                found.append(self._launch(process, waits=False, on_status=on_status, **options))
+                found.append(self._launch(process, waits=False, **options))
             except SubmitError as error:
                 found.append(error)
         return found

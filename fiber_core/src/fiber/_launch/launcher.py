@@ -149,16 +149,12 @@ class Launcher:
         return self._runtime.takes_many
 
     def launch_many(
-        self,
-        jobs: Sequence[tuple[Any, dict[str, Any]]],
-        *,
-        on_status: Callable[[Child, JobStatus], None],
+        self, jobs: Sequence[tuple[Any, dict[str, Any]]]
     ) -> list[Child | BaseException]:
         """Pickle process objects and submit them as jobs, in one call of the backend.
 
         Args:
             jobs: process objects, each with arguments of :meth:`launch`.
-            on_status: as there.
 
         Returns:
             for each its child, or the error for which it was not submitted.
@@ -169,7 +165,7 @@ class Launcher:
         prepared: list[tuple[Child, JobSpec]] = []
         try:
             for process, options in jobs:
-                prepared.append(self._prepare(process, on_status=on_status, **options))
+                prepared.append(self._prepare(process, **options))
             self._watch()
             self._preloads.send()
             answers = self._runtime.submit_many([spec for _, spec in prepared])
@@ -196,7 +192,7 @@ class Launcher:
         self,
         process: Any,
         *,
-        on_status: Callable[[Child, JobStatus], None] | None,
+        on_status: Callable[[Child, JobStatus], None] | None = None,
         resources: ResourceRequest | None = None,
         image: str | None = None,
         volumes: tuple[Volume, ...] = (),

@@ -393,29 +393,27 @@ class RingController:
         """Start the workers.
 
         The first one is submitted on the calling thread, so that a pickling error is raised by
-        this call; the others follow at once, many in parallel.
+        this call; the others follow at once, many in parallel, or come with it where the platform
+        takes a gang in one call.
 
         Raises:
             Exception: any error of pickling the function, the initializer or its arguments.
         """
         commands = self._handle(events.StartRequested())
         first = next((one for one in commands if isinstance(one, events.StartWorker)), None)
+        launched: list[events.StartWorker] = []
         try:
-            if first is not None:
-                self._handles[first.worker] = WorkerHandle(first.worker, first.group)
-                if not first.group.is_caller:
-                    self._job_threads.launch(first)
+            if first is not None and not first.group.is_caller:
+                launched = self._job_threads.calls(_jobs(commands))[0]
+                self._hold(launched)
+                self._job_threads.launch(launched)
         except BaseException:
             self._close()
             raise
         self._runtime.own(self)
         # runs before multiprocessing ends daemons: a ring is waited for, as processes are
         self._finalizer = util.Finalize(None, _finish, (weakref.ref(self),), exitpriority=20)
-        for one in commands:
-            if one is not first:
-                self._execute(one)
-            elif first is not None and first.group.is_caller:
-                self._start_caller(first)
+        self._execute_all([one for one in commands if one not in launched])
         self._thread.start()
 
     def request(self, event: events.Event) -> None:
@@ -516,16 +514,27 @@ class RingController:
         return commands
 
     def _feed(self, event: events.Event) -> None:
-        for command in self._handle(event):
-            self._execute(command)
+        self._execute_all(self._handle(event))
+
+    def _hold(self, commands: Sequence[events.StartWorker]) -> None:
+        for one in commands:
+            self._handles[one.worker] = WorkerHandle(one.worker, one.group)
+
+    def _execute_all(self, commands: Sequence[events.Command]) -> None:
+        calls = {call[0].worker: call for call in self._job_threads.calls(_jobs(commands))}
+        for one in commands:
+            if isinstance(one, events.StartWorker) and not one.group.is_caller:
+                # with the first of those that come in one call
+                if call := calls.get(one.worker):
+                    self._hold(call)
+                    self._job_threads.launch_in_background(call)
+            else:
+                self._execute(one)
 
     def _execute(self, command: events.Command) -> None:
         if isinstance(command, events.StartWorker):
-            self._handles[command.worker] = WorkerHandle(command.worker, command.group)
-            if command.group.is_caller:
-                self._start_caller(command)
-            else:
-                self._job_threads.launch_in_background(command)
+            self._hold([command])
+            self._start_caller(command)
         elif isinstance(command, events.StartRendezvous):
             self._protocol.start_rendezvous(command)
         elif isinstance(command, events.StartRun):
@@ -639,6 +648,13 @@ class RingController:
             if worker.is_idle:
                 worker.leave()
         self.outcome.finish(command.failure, () if command.failure else self._protocol.results())
+
+
+def _jobs(commands: Sequence[events.Command]) -> list[events.StartWorker]:
+    """The workers of a step that are jobs."""
+    return [
+        one for one in commands if isinstance(one, events.StartWorker) and not one.group.is_caller
+    ]
 
 
 def _finish(reference: weakref.ref[RingController]) -> None:

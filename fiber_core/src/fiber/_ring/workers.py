@@ -92,48 +92,74 @@ class JobThreads:
             gang = Gang(name=name, size=len(numbers), timeout=self._gang_timeout)
             self._gangs.update(dict.fromkeys(numbers, gang))
 
-    def launch(self, command: StartWorker) -> None:
-        """Submit a worker's job on the calling thread.
+    def calls(self, commands: Sequence[StartWorker]) -> list[list[StartWorker]]:
+        """The workers of one step by the calls that submit them.
+
+        A gang is one call where the platform takes several jobs in one, which may make one of them.
+        """
+        is_gang = len(commands) > 1 and commands[0].worker in self._gangs
+        if is_gang and self._runtime.launcher.takes_many:
+            return [list(commands)]
+        return [[one] for one in commands]
+
+    def launch(self, commands: Sequence[StartWorker]) -> None:
+        """Submit workers' jobs, in one call, on the calling thread.
 
         Raises:
             Exception: an error of pickling the spec; the platform's go to the listener.
         """
+        made = [self._make(command) for command in commands]
+        jobs = [(process, options) for process, options, _, _ in made]
+        launcher = self._runtime.launcher
+        found: Sequence[Child | BaseException] = ()
+        try:
+            if len(jobs) == 1:
+                found = [launcher.launch(jobs[0][0], **jobs[0][1])]
+            else:
+                found = launcher.launch_many(jobs)
+        except FiberError as error:
+            found = [error] * len(jobs)
+        finally:
+            for _, _, ours, theirs in made:
+                for end in (*theirs, *(() if found else ours)):
+                    end.close()
+        for command, (process, _, ours, _), child in zip(commands, made, found, strict=True):
+            if isinstance(child, BaseException):
+                for end in ours:
+                    end.close()
+                self._listener.not_launched(command.worker, child)
+            else:
+                process._started_as(child)  # noqa: SLF001 - no name that subclasses could have
+                self._listener.launched(command.worker, child, process, ours)
+
+    def _make(
+        self, command: StartWorker
+    ) -> tuple[MemberProcess, dict[str, Any], list[Connection], list[Connection]]:
+        """A worker's process, the options of its job, and the two ends of each pipe."""
         group, number = command.group, command.worker
         pairs = [Pipe() for _ in range(group.slots)]
         ours, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         process = MemberProcess(self._spec, list(theirs))
         process.name = f"{self._spec.name}.{command.seat}"
-        try:
-            child = self._runtime.launcher.launch(
-                process,
-                resources=group.resources,
-                image=group.image,
-                processes=group.slots,
-                gang=self._gangs.pop(number, None),
-                on_status=lambda child, status: self._listener.job_changed(number, child, status),
-            )
-        except BaseException as error:
-            for end in ours:
-                end.close()
-            if not isinstance(error, FiberError):
-                raise
-            self._listener.not_launched(number, error)
-            return
-        finally:
-            for end in theirs:
-                end.close()
-        process._started_as(child)  # noqa: SLF001 - no name that subclasses could have
-        self._listener.launched(number, child, process, ours)
+        options = {
+            "resources": group.resources,
+            "image": group.image,
+            "processes": group.slots,
+            "gang": self._gangs.pop(number, None),
+            "on_status": lambda child, status: self._listener.job_changed(number, child, status),
+        }
+        return process, options, ours, theirs
 
-    def launch_in_background(self, command: StartWorker) -> None:
-        """Submit a worker's job on a thread of the pool."""
-        self._threads.submit(self._launch_and_report, command)
+    def launch_in_background(self, commands: Sequence[StartWorker]) -> None:
+        """Submit workers' jobs, in one call, on a thread of the pool."""
+        self._threads.submit(self._launch_and_report, commands)
 
-    def _launch_and_report(self, command: StartWorker) -> None:
+    def _launch_and_report(self, commands: Sequence[StartWorker]) -> None:
         try:
-            self.launch(command)
+            self.launch(commands)
         except Exception as error:
-            self._listener.not_launched(command.worker, error)
+            for command in commands:
+                self._listener.not_launched(command.worker, error)
 
     def submit(self, action: Callable[[], None]) -> None:
         """Call a function on a thread of the pool, or directly once closed; errors are logged."""

@@ -306,22 +306,25 @@ class WorkerGroup:
         launcher = self._runtime.launcher
         found: Sequence[Child | BaseException]
         if len(counts) == 1:
-            job = self._options_of(counts[0])
-            found = [launcher.launch(processes[0], waits=waits, on_status=on_status, **job)]
+            job = self._options_of(counts[0], on_status)
+            found = [launcher.launch(processes[0], waits=waits, **job)]
         else:
             jobs = [
-                (process, self._options_of(count))
+                (process, self._options_of(count, on_status))
                 for process, count in zip(processes, counts, strict=True)
             ]
-            found = launcher.launch_many(jobs, on_status=on_status)
+            found = launcher.launch_many(jobs)
         for process, child in zip(processes, found, strict=True):
             if not isinstance(child, BaseException):
                 process._started_as(child)  # noqa: SLF001 - no name that subclasses could have
                 self._processes[child] = process
         return found
 
-    def _options_of(self, count: int) -> dict[str, Any]:
+    def _options_of(
+        self, count: int, on_status: Callable[[Child, JobStatus], None]
+    ) -> dict[str, Any]:
         return {
+            "on_status": on_status,
             "resources": self._spec.resources,
             "image": self._spec.image,
             "processes": count,

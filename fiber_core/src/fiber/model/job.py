@@ -161,7 +161,8 @@ class Gang:
     """Group of jobs that are of use only together.
 
     A hint for the platform's scheduler, so that jobs of one gang do not take the room that another
-    gang lacks. The submitter itself ends them all where they do not all start.
+    gang lacks. The submitter itself ends them all where they do not all start. Backends with a
+    ``submit_many`` of their own get the whole gang of a ring in one call.
     """
 
     #: its name, unique in the run
