@@ -34,7 +34,7 @@ def runs(folder):
 
 
 @pytest.fixture
-def config(folder):
+def slurm_config(folder):
     return SlurmConfig(folder=folder, address="127.0.0.1")
 
 
@@ -55,9 +55,9 @@ def run_id():
 
 
 @pytest.fixture
-def context(run_id, config):
+def context(run_id, slurm_config):
     directory = rundir.create(run_id, "slurm")
-    yield BackendContext(run_id=run_id, run_directory=str(directory), config=config)
+    yield BackendContext(run_id=run_id, run_directory=str(directory), config=slurm_config)
     rundir.remove(directory)
 
 

@@ -29,19 +29,15 @@ class TestSlurm(BackendConformance):
     patience = 60.0
 
     @pytest.fixture
-    def context(self, context, config):
-        return attrs.evolve(context, config=config)
+    def reopen(self, slurm_config):
+        return lambda context: SlurmBackend(attrs.evolve(context, config=slurm_config))
 
     @pytest.fixture
-    def backend(self, opened, context):
-        return opened(context)
+    def backend(self, opened, context, slurm_config):
+        return opened(context, config=slurm_config)
 
     @pytest.fixture
-    def reopen(self):
-        return SlurmBackend
-
-    @pytest.fixture
-    def unreachable(self, opened, context, config, tmp_path, cluster):
+    def unreachable(self, opened, context, slurm_config, tmp_path, cluster):
         text = cluster.conf.read_text()
         # nobody listens at that port of this machine
         port = next(line for line in text.splitlines() if line.startswith("SlurmctldPort"))
@@ -49,7 +45,7 @@ class TestSlurm(BackendConformance):
         elsewhere.write_text(
             text.replace(port, "SlurmctldPort=1").replace("MessageTimeout=10", "MessageTimeout=2")
         )
-        return opened(context, config=attrs.evolve(config, conf=str(elsewhere)))
+        return opened(context, config=attrs.evolve(slurm_config, conf=str(elsewhere)))
 
     @pytest.fixture
     def settings(self, environ):
@@ -67,8 +63,8 @@ class TestStreams(Streams):
     patience = 60.0
 
     @pytest.fixture
-    def backend(self, opened, context, config):
-        return opened(attrs.evolve(context, config=attrs.evolve(config, reach="streams")))
+    def backend(self, opened, context, slurm_config):
+        return opened(context, config=attrs.evolve(slurm_config, reach="streams"))
 
 
 class TestSlurmPlugin(PluginConformance):

@@ -291,11 +291,12 @@ class BatchBackend(Backend):
         with self._lock:
             one = self._tracked.get(job.id)
             port = None if one is None else one.mark.port
+        words = (self._python, "-m", "fiber.backend_parts.bridge", f"streams:127.0.0.1:{port}")
+        command = self._system.stream(job.id, words)
         if port is None:
             msg = f"{job.name} takes no streams of this program now"
             raise BackendUnavailableError(msg)
-        words = (self._python, "-m", "fiber.backend_parts.bridge", f"streams:127.0.0.1:{port}")
-        return self._streams.open(self._system.stream(job.id, words), job.name)
+        return self._streams.open(command, job.name)
 
     def check(self) -> Iterable[Check]:
         """Check the batch system, then the shared folder."""
