@@ -58,7 +58,6 @@ class SlurmSystem(BatchSystem):
     index_variable = "SLURM_ARRAY_TASK_ID"
     # MaxArraySize is 1001 where a site has not set it
     most = 1000
-    grants_devices = True
 
     def __init__(self, config: SlurmConfig, timeout: float) -> None:
         self._config = config

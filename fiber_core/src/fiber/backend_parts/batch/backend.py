@@ -31,7 +31,6 @@ from fiber.backend_parts.logfile import read_log
 from fiber.exceptions import (
     BackendError,
     BackendUnavailableError,
-    CapabilityError,
     SubmitError,
     UnknownJobError,
 )
@@ -143,12 +142,10 @@ class BatchBackend(Backend):
         made: list[Job | BackendError | None] = [None] * len(specs)
         alike: dict[Any, list[int]] = {}
         for number, spec in enumerate(specs):
-            try:
-                self._refuse(spec)
-            except BackendError as error:
-                made[number] = error
-            else:
+            if spec.argv:
                 alike.setdefault(_kind(spec), []).append(number)
+            else:
+                made[number] = SubmitError(f"{spec.name} has no program to run: argv is empty")
         for numbers in alike.values():
             most = max(1, self._system.most)
             for first in range(0, len(numbers), most):
@@ -337,20 +334,6 @@ class BatchBackend(Backend):
             self._feed.close()
 
     # -- submission ---------------------------------------------------------------------------
-
-    def _refuse(self, spec: JobSpec) -> None:
-        if spec.image is not None:
-            raise CapabilityError(self.name, "images", f"image {spec.image!r}")
-        if spec.volumes:
-            raise CapabilityError(self.name, "volumes", f"volume {spec.volumes[0].source!r}")
-        wanted = {kind: count for kind, count in spec.resources.devices.items() if count}
-        if wanted and not self._system.grants_devices:
-            raise CapabilityError(self.name, "devices", f"devices {wanted}")
-        if spec.processes > 1:
-            raise CapabilityError(self.name, "fork", f"{spec.processes} processes in one job")
-        if not spec.argv:
-            msg = f"{spec.name} has no program to run: argv is empty"
-            raise SubmitError(msg)
 
     def _submit(self, specs: Sequence[JobSpec]) -> Sequence[Job | BackendError]:
         """Submit jobs that are alike."""

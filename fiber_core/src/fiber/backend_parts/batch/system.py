@@ -90,8 +90,6 @@ class BatchSystem(abc.ABC):
     index_variable: str = ""
     #: most jobs that :meth:`submit` takes at once; more than one needs ``index_variable``
     most: int = 1
-    #: True where it grants devices to jobs that ask for them
-    grants_devices: bool = False
 
     @abc.abstractmethod
     def submit(self, batch: Batch) -> Sequence[str]:
