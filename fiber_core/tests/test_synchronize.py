@@ -1,11 +1,13 @@
 """Locks, semaphores, conditions, events and barriers between processes as users see them."""
 
+import gc
 import multiprocessing
 import os
 import pickle
 import sys
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -172,3 +174,33 @@ def test_using_an_object_of_a_dead_owner_raises_an_error():
     assert repr(condition) == "<Condition(<RLock(unknown, unknown)>, unknown)>"
     assert repr(barrier).endswith(": unknown>")
     assert repr(event).endswith(" unknown>")
+
+
+@pytest.mark.parametrize("make", [fiber.Lock, fiber.RLock, fiber.Semaphore])
+def test_a_with_statement_keeps_a_lock_that_nothing_else_keeps(make):
+    dropped = []
+
+    def made():
+        handle = make()
+        weakref.finalize(handle._reference, dropped.append, "dropped")
+        return handle
+
+    gc.disable()
+    try:
+        with made():
+            assert not dropped
+        assert dropped
+    finally:
+        gc.enable()
+
+
+def test_a_with_statement_uses_what_a_subclass_has_in_place_of_acquire():
+    calls = []
+
+    class Told(fiber.Lock):
+        def acquire(self, block=True, timeout=None):
+            calls.append("acquire")
+            return super().acquire(block, timeout)
+
+    with Told():
+        assert calls == ["acquire"]

@@ -10,7 +10,10 @@ from typing import Any
 
 
 def killed_at(
-    line: int, action: Callable[[Callable[[], None]], object], *modules: ModuleType
+    line: int,
+    action: Callable[[Callable[[], None]], object],
+    *modules: ModuleType,
+    event: str = "line",
 ) -> bool:
     """Run an action in a forked process that is killed before its n-th line; False where it has fewer.
 
@@ -18,16 +21,18 @@ def killed_at(
         line: the number, from 1.
         action: what it does; it calls the function that it is given when lines are to be counted.
         modules: whose lines are counted.
+        event: "opcode" to count instructions rather than lines.
     """
     pid = os.fork()
     if not pid:
         lines, files = 0, {module.__file__ for module in modules}
 
-        def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        def trace(frame: FrameType, happened: str, argument: Any) -> Any:
             nonlocal lines
             if frame.f_code.co_filename not in files:
                 return None
-            lines += event == "line"
+            frame.f_trace_opcodes = event == "opcode"
+            lines += happened == event
             if lines == line:
                 os.kill(os.getpid(), signal.SIGKILL)
             return trace

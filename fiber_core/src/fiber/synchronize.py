@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from threading import BrokenBarrierError
-from types import TracebackType
+from types import MethodType, TracebackType
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from fiber._objects import store
@@ -29,6 +29,7 @@ from fiber._objects.sync.hold import LocalHold
 from fiber._objects.sync.owned_waitable import OwnedWaitable, Place
 from fiber._objects.sync.remote_waitable import RemoteWaitable
 from fiber._objects.sync.semaphore import OwnedSemaphore, SemaphoreState
+from fiber._objects.sync.shared_lock import SharedLock, keeping
 from fiber._objects.sync.wait_queue import Status
 from fiber._wire import fork
 from fiber.exceptions import FiberError, HolderDiedError, HolderDiedWarning
@@ -174,18 +175,70 @@ class SyncHandle(Handle, Generic[ObjectT]):
 SEM_VALUE_MAX = 2**31 - 1
 
 
-class SemLock(SyncHandle[SemaphoreObject]):
+class _Reference:
+    """What keeps a lock or semaphore for its handle, and for functions of the handle that are about to be called.
+
+    A ``with`` statement lets go of the handle before it calls them.
+    """
+
+    def __init__(self) -> None:
+        self.used: SemaphoreObject | None = None
+
+
+def _enter(reference: _Reference) -> bool:
+    assert reference.used is not None
+    if fork.is_forked_child():
+        fork.check()
+    return reference.used.acquire(True, None)
+
+
+def _exit(reference: _Reference, *_: object) -> None:
+    assert reference.used is not None
+    if fork.is_forked_child():
+        fork.check()
+    reference.used.release()
+
+
+class _Entered(SyncHandle[SemaphoreObject]):
+    """A handle that a ``with`` statement uses without a method of a class in between."""
+
+    __slots__ = ("__enter__", "__exit__")
+
+    # the stubs of slots
+    __enter__: Callable[[], bool]
+    __exit__: Callable[
+        [type[BaseException] | None, BaseException | None, TracebackType | None], None
+    ]
+
+
+class SemLock(_Entered):
     """Handle of a lock or semaphore."""
+
+    _reference: _Reference
 
     def _make(self, kind: Kind, state: SemaphoreState) -> None:
         self._own(OwnedSemaphore, kind, state)
 
+    def _keeper(self) -> object:
+        self._reference = _Reference()
+        return self._reference
+
     def _open(self) -> None:
         super()._open()
+        kind, used, reference = type(self), self._used, self._reference
+        reference.used = used
+        if (kind.acquire, kind.release) != (SemLock.acquire, SemLock.release):
+            # the user's
+            self.__enter__, self.__exit__ = self._enter, self._exit
+            return
+        self.__enter__, self.__exit__ = MethodType(_enter, reference), MethodType(_exit, reference)
         if self._is_shared:
             # without the methods of this class in between, as in the standard library
-            self.acquire = self._used.acquire  # type: ignore[assignment,method-assign] # it has defaults, too
-            self.release = self._used.release  # type: ignore[method-assign]
+            self.acquire = used.acquire  # type: ignore[assignment,method-assign] # it has defaults, too
+            self.release = used.release  # type: ignore[method-assign]
+            if isinstance(used, SharedLock):
+                self.__enter__ = used.acquire
+                self.__exit__ = keeping(used.release, reference)
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
         """Acquire it, waiting until it is free.
@@ -225,10 +278,10 @@ class SemLock(SyncHandle[SemaphoreObject]):
             """True where it could not be acquired now."""
             return not self._value()
 
-    def __enter__(self) -> bool:
+    def _enter(self) -> bool:
         return self.acquire()
 
-    def __exit__(
+    def _exit(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,

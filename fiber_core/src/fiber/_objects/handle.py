@@ -137,9 +137,13 @@ class Handle:
         """Become the handle of an end that was held for it."""
         self._object = shared
         self._end = end
-        self._finalizer = weakref.finalize(self, shared.drop_soon, end)
+        self._finalizer = weakref.finalize(self._keeper(), shared.drop_soon, end)
         self._finalizer.atexit = False
         self._open()
+
+    def _keeper(self) -> object:
+        """What the end is held for: as long as it lives."""
+        return self
 
     def _open(self) -> None:
         """For subclasses: use the object, which is attached now."""

@@ -4,6 +4,7 @@ import contextlib
 import mmap
 import threading
 import warnings
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -13,11 +14,12 @@ from hypothesis import strategies as st
 import soak
 from dying import killed_at
 from fiber._objects.address import Kind
-from fiber._objects.sync import shared_event, shared_semaphore
+from fiber._objects.sync import posix_semaphore, shared_event, shared_lock, shared_semaphore
 from fiber._objects.sync.event import OwnedEvent
 from fiber._objects.sync.monitor import is_possible
 from fiber._objects.sync.semaphore import OwnedSemaphore, SemaphoreState
 from fiber._objects.sync.shared_event import SharedEvent
+from fiber._objects.sync.shared_lock import SharedLock
 from fiber._objects.sync.shared_semaphore import (
     SharedSemaphore,
     entries_for,
@@ -50,11 +52,17 @@ def _living():
 class Made:
     """A semaphore in shared memory, as processes of any identity use it."""
 
+    used = SharedSemaphore
+
     def __init__(self, kind=Kind.LOCK, value=1, maximum=1, **options):
         state = SemaphoreState(value, maximum, **options)
-        entries = entries_for(maximum, track_holders=state.track_holders)
-        self.memory, self.kind = mmap.mmap(-1, size_of(entries)), kind
-        self.ours = self._of(own_identity(), state=state, entries=entries)
+        self.kind = kind
+        self.ours = self._make(state)
+
+    def _make(self, state):
+        entries = entries_for(state.maximum, track_holders=state.track_holders)
+        self.memory = mmap.mmap(-1, size_of(entries))
+        return self._of(own_identity(), state=state, entries=entries)
 
     def of(self, number):
         """The same as another living process uses it."""
@@ -68,15 +76,37 @@ class Made:
         return self._of(own_identity())
 
     def _of(self, identity, **options):
-        return SharedSemaphore(self.memory, 0, self.kind, host="here", identity=identity, **options)
+        return self.used(self.memory, 0, self.kind, host="here", identity=identity, **options)
 
 
-KINDS = {
+class Seated(Made):
+    """A lock that the standard library's code takes."""
+
+    used = SharedLock
+
+    def _make(self, state):
+        count = shared_lock.seats()
+        self.memory = mmap.mmap(-1, shared_lock.size_of(count))
+        return self._of(own_identity(), state=state, count=count)
+
+
+needs_seats = pytest.mark.skipif(
+    not posix_semaphore.is_possible(), reason="this system has other semaphores"
+)
+WITHOUT_SEATS = {
     "lock": Made,
     "rlock": lambda: Made(Kind.RLOCK),
     "raising lock": lambda: Made(refuse_after_death=True),
     "semaphore": lambda: Made(Kind.SEMAPHORE, 2, 9, report_deaths=False),
 }
+SEATED = {
+    "seated lock": Seated,
+    "seated rlock": lambda: Seated(Kind.RLOCK),
+    "seated raising lock": lambda: Seated(refuse_after_death=True),
+}
+KINDS = WITHOUT_SEATS | SEATED
+ALL_KINDS = [*WITHOUT_SEATS, *(pytest.param(kind, marks=needs_seats) for kind in SEATED)]
+LOCKS = ["lock", pytest.param("seated lock", marks=needs_seats)]
 
 
 def acquired(semaphore):
@@ -98,32 +128,48 @@ EVENTS = st.lists(
 @given(EVENTS, st.integers(0, 3), st.booleans())
 def test_whatever_happens_permits_are_conserved(events, value, recover):
     made = Made(Kind.SEMAPHORE, value, 3, recover=recover, report_deaths=False)
+    conserves_permits(made, events, value, 3, recover=recover)
+
+
+@needs_seats
+@given(EVENTS, st.integers(0, 1))
+def test_whatever_happens_a_lock_is_held_once(events, value):
+    made = Seated(Kind.LOCK, value, 1, report_deaths=False)
+    conserves_permits(made, events, value, 1, recover=True)
+
+
+def conserves_permits(made, events, value, maximum, *, recover):
     processes, held = [made.of(number) for number in range(3)], [0] * 3
-    taken, total = 0, value
+    taken, total, late = 0, value, set()
     for event, number in events:
         one = processes[number]
         if event == "take":
             is_free = sum(held) + taken < total
             assert one.acquire(False) == is_free
             held[number] += is_free
+            late.discard(number)
+        elif event == "release" and number in late and maximum == 1:
+            # what another one has released is not its to release, whoever has it by now
+            continue
         elif event == "release":
             if held[number]:
                 held[number] -= 1
                 one.release()
-            elif total - sum(held) - taken == 3:
+            elif total - sum(held) - taken == maximum:
                 with pytest.raises(ValueError, match="too many times"):
                     one.release()
             else:
                 one.release()
                 # it was some other process's, or nobody's
                 before, held = held, [other.local_hold.held for other in processes]
+                late |= {n for n in range(3) if before[n] and not held[n]}
                 if before == held:
                     total, taken = (total, taken - 1) if taken else (total + 1, 0)
         elif event == "leave":
             one.on_exit(0)
             taken, held[number] = taken + held[number], 0
         else:
-            one._inside(lambda one=one: one._recover(one._identity))
+            one.on_exit(1)
             taken, held[number] = taken + (0 if recover else held[number]), 0
         assert [other.local_hold.held for other in processes] == held
         assert processes[0].value() == total - sum(held) - taken
@@ -134,7 +180,7 @@ def test_whatever_happens_permits_are_conserved(events, value, recover):
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize("step", ["acquire", "release", "wait"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_a_process_may_be_killed_at_any_line(monkeypatch, kind, step):
     monkeypatch.setattr(shared_semaphore, "LOOKS", 2)
     made = KINDS[kind]()
@@ -154,7 +200,7 @@ def test_a_process_may_be_killed_at_any_line(monkeypatch, kind, step):
 
     for _ in range(soak.count(20)):
         line = 1
-        while killed_at(line, use, shared_semaphore):
+        while killed_at(line, use, shared_semaphore, shared_lock):
             for _ in range(permits):
                 assert acquired(made.ours), f"before line {line}"
             assert made.ours.for_others().acquire(False) is False
@@ -162,10 +208,56 @@ def test_a_process_may_be_killed_at_any_line(monkeypatch, kind, step):
                 made.ours.release()
             assert made.ours.value() == permits
             line += 1
-        assert line > 10
+        assert line > (5 if kind in SEATED and step == "release" else 10)
 
 
-@pytest.mark.parametrize("kind", ["lock", "semaphore"])
+@needs_seats
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize("kind", SEATED)
+def test_a_process_may_be_killed_at_any_instruction_of_the_quick_way(kind):
+    made = KINDS[kind]()
+
+    def use(begin):
+        lock = made.here()
+        lock.acquire()
+        lock.release()
+        begin()
+        lock.acquire()
+        lock.release()
+
+    step = 1
+    while killed_at(step, use, shared_lock, event="opcode"):
+        assert acquired(made.ours), f"before instruction {step}"
+        assert made.ours.for_others().acquire(False) is False
+        made.ours.release()
+        step += 1
+    assert step > 20
+
+
+@needs_seats
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_process_may_be_killed_while_it_recovers_what_another_had():
+    line = 1
+    while True:
+        made = Seated()
+
+        def recover(begin, made=made):
+            made.of_the_dead().acquire()
+            begin()
+            acquired(made.here())
+
+        is_killed = killed_at(line, recover, shared_semaphore, shared_lock)
+        assert acquired(made.ours), f"before line {line}"
+        assert made.ours.for_others().acquire(False) is False
+        made.ours.release()
+        assert made.ours.value() == 1
+        line += 1
+        if not is_killed:
+            break
+    assert line > 50
+
+
+@pytest.mark.parametrize("kind", [*LOCKS, "semaphore"])
 def test_a_thread_that_waits_gets_what_a_dead_process_has(kind):
     made = KINDS[kind]()
     dead = made.of_the_dead()
@@ -175,7 +267,7 @@ def test_a_thread_that_waits_gets_what_a_dead_process_has(kind):
         warnings.simplefilter("always")
         assert made.ours.acquire(timeout=20)
 
-    words = ["process 7 on here died while it held this lock"] if kind == "lock" else []
+    words = ["process 7 on here died while it held this lock"] if "lock" in kind else []
     assert [str(one.message).partition(";")[0] for one in told] == words
 
 
@@ -189,8 +281,9 @@ def test_one_that_does_not_wait_looks_too_and_what_is_not_recovered_stays_taken(
     assert not lost.ours.acquire(timeout=0.01)
 
 
-def test_where_warnings_are_errors_it_is_not_kept_and_a_report_is_for_one():
-    made = Made()
+@pytest.mark.parametrize("kind", LOCKS)
+def test_where_warnings_are_errors_it_is_not_kept_and_a_report_is_for_one(kind):
+    made = KINDS[kind]()
     made.of_the_dead().acquire()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -215,7 +308,7 @@ def interrupted_behind(semaphore, name):
 
 
 @pytest.mark.parametrize("where", ["_try_lock", "_unlock"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WITHOUT_SEATS)
 def test_an_interrupt_leaves_it_free(kind, where):
     semaphore = KINDS[kind]().ours
     permits = semaphore.value()
@@ -230,9 +323,123 @@ def test_an_interrupt_leaves_it_free(kind, where):
     assert semaphore.value() == permits
 
 
+@needs_seats
+@pytest.mark.parametrize("where", ["_try_lock", "_unlock", "seat", "permit"])
+@pytest.mark.parametrize("kind", SEATED)
+def test_an_interrupt_of_the_way_through_the_monitor_leaves_it_free(kind, where):
+    lock = KINDS[kind]().ours
+    if where in ("_try_lock", "_unlock"):
+        interrupted_behind(lock, where)
+    elif where == "seat":
+        interrupted_behind(lock._known_at(shared_lock._SEATS + shared_lock._SEAT), "_post")
+    else:
+        lock._permit = SimpleNamespace(
+            acquire=followed_by_an_interrupt(lock._permit.acquire),
+            release=lock._permit.release,
+            _count=lock._permit._count,
+            _is_mine=lock._permit._is_mine,
+        )
+    with pytest.raises(KeyboardInterrupt):
+        lock.acquire()
+    assert (lock.value(), lock.local_hold.held) == (1, 0)
+    assert lock.acquire(False)
+    lock.release()
+    assert lock.value() == 1
+
+
+def followed_by_an_interrupt(call):
+    interrupts = [KeyboardInterrupt]
+
+    def interrupted(*arguments):
+        result = call(*arguments)
+        if interrupts:
+            raise interrupts.pop()
+        return result
+
+    return interrupted
+
+
+@needs_seats
+@pytest.mark.parametrize("where", ["claim", "take", "give", "leave"])
+@pytest.mark.parametrize("kind", SEATED)
+def test_an_interrupt_of_the_quick_way_leaves_it_free(kind, where):
+    lock = KINDS[kind]().ours
+    lock.acquire()
+    lock.release()
+    seat, permit = lock._user, lock._permit
+    real = {
+        "claim": seat.release,
+        "leave": seat.acquire,
+        "take": permit.acquire,
+        "give": permit.release,
+    }
+    calls = real | {where: followed_by_an_interrupt(real[where])}
+    lock._bind(
+        SimpleNamespace(release=calls["claim"], acquire=calls["leave"]),
+        SimpleNamespace(
+            acquire=calls["take"],
+            release=calls["give"],
+            _count=permit._count,
+            _is_mine=permit._is_mine,
+        ),
+    )
+    with pytest.raises(KeyboardInterrupt):
+        lock.acquire()
+        lock.release()
+    lock._bind(seat, permit)
+    assert (lock.value(), lock.local_hold.held) == (1, 0)
+    assert lock.acquire(False)
+    assert made_by_another(lock).acquire(False) is False
+    lock.release()
+    assert made_by_another(lock).acquire(False)
+
+
+def made_by_another(lock):
+    return SharedLock(*lock._where, Kind.LOCK, host="here", identity=LIVING)
+
+
+@needs_seats
+@pytest.mark.parametrize("kind", SEATED)
+def test_a_handler_that_runs_as_its_thread_acquires_it_is_told(kind):
+    lock = KINDS[kind]().ours
+    lock.acquire()
+    lock.release()
+    seat, permit = lock._user, lock._permit
+
+    def claim():
+        seat.release()
+        lock._bind(seat, permit)
+        with pytest.raises(RuntimeError, match="a handler of a signal"):
+            lock.acquire()
+
+    lock._bind(SimpleNamespace(release=claim, acquire=seat.acquire), permit)
+    assert lock.acquire()
+    lock.release()
+    assert lock.value() == 1
+
+
+@needs_seats
+def test_an_error_of_a_handler_is_not_taken_for_that_of_a_lock_in_use():
+    lock = Seated().ours
+    lock.acquire()
+    lock.release()
+    seat = lock._user
+
+    def claim():
+        seat.release()
+        raise ValueError("the handler's")
+
+    lock._bind(SimpleNamespace(release=claim, acquire=seat.acquire), lock._permit)
+    with pytest.raises(ValueError, match="the handler's"):
+        lock.acquire()
+    lock._bind(seat, lock._permit)
+    assert lock.acquire(False)
+
+
 @pytest.mark.parametrize("where", ["_try_lock", "_unlock"])
-def test_an_interrupt_takes_no_report_with_it(where):
-    made = Made()
+@pytest.mark.parametrize("kind", LOCKS)
+def test_an_interrupt_takes_no_report_with_it(kind, where):
+    made = KINDS[kind]()
     made.of_the_dead().acquire()
     assert made.ours._recover_dead()
     interrupted_behind(made.ours, where)
@@ -266,8 +473,9 @@ def test_an_interrupt_behind_a_death_inside_leaves_it_in_order(use):
     assert made.ours.value() == 0
 
 
-def test_a_wait_that_is_always_short_looks_too():
-    made = Made()
+@pytest.mark.parametrize("kind", LOCKS)
+def test_a_wait_that_is_always_short_looks_too(kind):
+    made = KINDS[kind]()
     made.of_the_dead().acquire()
     with pytest.warns(HolderDiedWarning):
         until(lambda: made.ours.acquire(timeout=0.0001))
@@ -282,8 +490,9 @@ def test_an_interrupt_before_the_state_is_entered_repairs_nothing(monkeypatch):
     assert not semaphore._repair.called
 
 
-def test_an_interrupted_wait_leaves_the_permit_to_others(monkeypatch):
-    made = Made()
+@pytest.mark.parametrize("kind", LOCKS)
+def test_an_interrupted_wait_leaves_the_permit_to_others(monkeypatch, kind):
+    made = KINDS[kind]()
     holder, other = made.of(1), made.of(2)
     holder.acquire()
 
@@ -298,8 +507,9 @@ def test_an_interrupted_wait_leaves_the_permit_to_others(monkeypatch):
     assert other.acquire(False)
 
 
-def test_a_handler_of_a_signal_that_uses_it_while_it_is_used_is_told(monkeypatch):
-    semaphore = Made().ours
+@pytest.mark.parametrize("kind", LOCKS)
+def test_a_handler_of_a_signal_that_uses_it_while_it_is_used_is_told(kind):
+    semaphore = KINDS[kind]().ours
     call = semaphore._try_lock
 
     def handled(mutex):
@@ -316,12 +526,13 @@ def test_a_handler_of_a_signal_that_uses_it_while_it_is_used_is_told(monkeypatch
 # -- waits
 
 
-def test_a_thread_that_waits_is_served_though_others_never_stop():
-    made = Made()
+@pytest.mark.parametrize("kind", LOCKS)
+def test_a_thread_that_waits_is_served_though_others_never_stop(kind):
+    made = KINDS[kind]()
     ours, theirs = made.ours, made.of(1)
     ours.acquire()
     waits = in_thread(lambda: theirs.acquire(timeout=20) and theirs.release())
-    until(lambda: ours._words[shared_semaphore._WAITERS])
+    until(lambda: ours._words[shared_semaphore.WAITERS])
     end = threading.Event()
     watch = in_thread(lambda: (waits(), end.set()))
     while not end.is_set():
@@ -333,12 +544,65 @@ def test_a_thread_that_waits_is_served_though_others_never_stop():
 def test_those_that_wait_and_die_are_forgotten(monkeypatch):
     made = Made()
     made.ours.acquire()
-    monkeypatch.setattr(shared_semaphore, "_GRACE", 0)
+    monkeypatch.setattr(shared_semaphore, "GRACE", 0)
     assert made.of(1)._take(wait=1)[2] == 0
     words = made.ours._words
-    assert words[shared_semaphore._WAITERS] == 1
+    assert words[shared_semaphore.WAITERS] == 1
     made.ours.release()
-    assert words[shared_semaphore._WAITERS] == 0
+    assert words[shared_semaphore.WAITERS] == 0
+
+
+@needs_seats
+def test_threads_that_waited_for_a_lock_and_died_are_forgotten(monkeypatch):
+    made = Seated()
+    made.ours.acquire()
+    monkeypatch.setattr(shared_lock, "GRACE", 0)
+    made.of(1)._take(wait=1, reserve=True)
+    made.ours.release()
+    monkeypatch.setattr(shared_lock, "RESERVATION", 0)
+    assert made.ours.acquire(timeout=20)
+    assert not made.ours._words[shared_semaphore.WAITERS]
+
+
+@needs_seats
+def test_whoever_waits_for_a_lock_is_woken_by_the_one_that_releases_it(monkeypatch):
+    made = Seated()
+    made.ours.acquire()
+    # it would not look by itself
+    monkeypatch.setattr("fiber._objects.sync.monitor.Turns.FIRST", 3600 * 10**9)
+    waits = in_thread(lambda: made.of(1).acquire(timeout=60))
+    until(lambda: made.ours._words[shared_semaphore.WAITERS])
+    made.ours.release()
+    assert waits()
+
+
+@needs_seats
+def test_processes_that_find_no_seat_hold_a_lock_in_turns(monkeypatch):
+    monkeypatch.setattr(shared_lock, "_LEAST", 3)
+    monkeypatch.setattr(shared_lock, "_MOST", 3)
+    made = Seated()
+    processes = [made.of(number) for number in range(5)]
+    for one in processes + processes:
+        assert one.acquire(False)
+        assert [other.local_hold.held for other in processes].count(1) == 1
+        assert not any(other.acquire(False) for other in processes)
+        one.release()
+    # one that is released by another one
+    processes[3].acquire()
+    processes[4].release()
+    assert processes[3].local_hold.held == 0
+    assert processes[4].acquire(False)
+
+
+@needs_seats
+def test_a_seat_of_a_dead_process_is_another_ones():
+    made = Seated()
+    for number in range(2 * shared_lock.seats()):
+        dead = made._of(7 << 40 | number)
+        assert dead.acquire(False)
+        dead.release()
+    assert made.ours.acquire(False)
+    until(lambda: made.of(1)._find_seat())
 
 
 def test_more_processes_than_entries_hold_permits(monkeypatch):
@@ -354,8 +618,9 @@ def test_more_processes_than_entries_hold_permits(monkeypatch):
     assert made.ours.value() == 3
 
 
-def test_in_a_forked_process_it_is_refused():
-    semaphore = Made().ours
+@pytest.mark.parametrize("kind", LOCKS)
+def test_in_a_forked_process_it_is_refused(kind):
+    semaphore = KINDS[kind]().ours
     semaphore.abandon()
     with pytest.raises((ForkedError, AssertionError)):
         semaphore.acquire()

@@ -37,13 +37,19 @@ _FUTEX = {
     "loongarch64": 98,
     "ppc64le": 221,
 }
-_NUMBER = _FUTEX.get(platform.machine(), 0)
+#: that of this machine, 0 where it is not known
+NUMBER = _FUTEX.get(platform.machine(), 0)
 _WAIT, _WAKE = 0, 1
 #: type of a mutex that knows the thread that has it
 _ERRORCHECK = 2
 #: as many threads as there are
 ALL = 2**31 - 1
 _LOWER_HALF = 2**32 - 1
+#: of a thread that is in the middle of using an object
+IN_USE = (
+    "a handler of a signal, or a finalizer, uses an object of fiber that its thread was just using; let it "
+    "set a flag, or use another object there"
+)
 #: looks at a word before a thread sleeps, 0.1 us each; to sleep and be woken takes 10 us and more
 LOOKS = 100 if HAS_TWO_CPUS else 0
 
@@ -82,6 +88,7 @@ class _Functions:
             self.try_lock, self.unlock = quick.pthread_mutex_trylock, quick.pthread_mutex_unlock
             self.consistent = quick.pthread_mutex_consistent
             self.lock = slow.pthread_mutex_timedlock
+            self.init_semaphore, self.post = quick.sem_init, quick.sem_post
             self.wake, self.wait = _typed(quick.syscall, *futex), _typed(slow.syscall, *futex)
             #: attributes of a mutex that is robust and shared between processes
             self.attributes = ctypes.create_string_buffer(SIZE)
@@ -103,19 +110,24 @@ def _typed(function: Any, *types: Any) -> Any:
 
 
 @functools.cache
-def _functions() -> _Functions:
+def functions() -> _Functions:
+    """The functions, looked up once.
+
+    Raises:
+        OSError: as :class:`_Functions`.
+    """
     return _Functions()
 
 
 @functools.cache
 def is_possible() -> bool:
     """True where this system has what monitors need."""
-    if platform.system() != "Linux" or not _NUMBER:
+    if platform.system() != "Linux" or not NUMBER:
         return False
     if struct.calcsize("P") != 8 or sys.byteorder != "little":
         return False
     try:
-        _functions()
+        functions()
     except OSError:
         return False
     return True
@@ -139,7 +151,7 @@ class Monitor:
         self._memory = (ctypes.c_char * SIZE).from_buffer(memory, begin)
         #: reference to the mutex
         self.mutex = ctypes.byref(self._memory)
-        self._functions = _functions()
+        self._functions = functions()
         self.try_lock = self._functions.try_lock
         self.unlock = self._functions.unlock
         if is_new:
@@ -167,11 +179,7 @@ class Monitor:
         if code == errno.EOWNERDEAD:
             return self.repair_is_due()
         if code == errno.EDEADLK:
-            msg = (
-                "a handler of a signal, or a finalizer, uses an object of fiber that its thread was just "
-                "using; let it set a flag, or use another object there"
-            )
-            raise RuntimeError(msg)
+            raise RuntimeError(IN_USE)
         if code:
             raise OSError(code, f"the mutex of a shared object: {os.strerror(code)}")
         return False
@@ -189,7 +197,7 @@ class Word:
         # keeps it mapped
         self._memory = ctypes.c_uint32.from_buffer(memory, begin)
         self._address = ctypes.addressof(self._memory)
-        self._functions = _functions()
+        self._functions = functions()
 
     def wait(self, value: int, seconds: float) -> None:
         """Wait until :meth:`wake` is called, unless the word has another value; may return early.
@@ -199,11 +207,11 @@ class Word:
             seconds: after which it returns.
         """
         limit = ctypes.byref(_Timespec.of(seconds))
-        self._functions.wait(_NUMBER, self._address, _WAIT, value & _LOWER_HALF, limit, None, 0)
+        self._functions.wait(NUMBER, self._address, _WAIT, value & _LOWER_HALF, limit, None, 0)
 
     def wake(self, count: int = ALL) -> int:
         """Wake threads that wait; how many there were."""
-        woken: int = self._functions.wake(_NUMBER, self._address, _WAKE, count, None, None, 0)
+        woken: int = self._functions.wake(NUMBER, self._address, _WAKE, count, None, None, 0)
         return woken
 
 

@@ -19,17 +19,12 @@ from typing import TYPE_CHECKING
 
 from fiber._objects.address import Address, Kind
 from fiber._objects.owner_connection import Owner
+from fiber._objects.sync import shared_lock
 from fiber._objects.sync.hold import HoldMixin, LocalHold
 from fiber._objects.sync.owned_waitable import OwnedWaitable
 from fiber._objects.sync.protocol import Notice, Op
 from fiber._objects.sync.remote_waitable import RemoteWaitable, Reply
-from fiber._objects.sync.shared_semaphore import (
-    Outcome,
-    SharedSemaphore,
-    entries_for,
-    own_identity,
-    size_of,
-)
+from fiber._objects.sync.shared_semaphore import Outcome, SharedPermits
 from fiber._objects.sync.wait_queue import (
     ACQUIRED,
     Answer,
@@ -225,7 +220,7 @@ class PeersSemaphoreState(SemaphoreState):
     def __init__(
         self,
         state: SemaphoreState,
-        shared: SharedSemaphore,
+        shared: SharedPermits,
         start: Callable[[Wait], object],
     ) -> None:
         super().__init__(0, state.maximum, recover=state.recover)
@@ -330,13 +325,8 @@ class OwnedSemaphore(HoldMixin, OwnedWaitable):
         #: permits that this process holds
         self.local_hold = LocalHold(self.shape.name, recursive=kind is Kind.RLOCK)
 
-    def _share(self, state: SemaphoreState) -> SharedSemaphore:
-        entries = entries_for(state.maximum, track_holders=state.track_holders)
-        where = self._allocate(size_of(entries))
-        host = self._store.host
-        return SharedSemaphore(
-            *where, self.kind, host=host, identity=own_identity(), state=state, entries=entries
-        )
+    def _share(self, state: SemaphoreState) -> SharedPermits:
+        return shared_lock.make(self._allocate, self.kind, state, host=self._store.host)
 
     # -- for threads here
 
@@ -432,9 +422,8 @@ class RemoteSemaphore(HoldMixin, RemoteWaitable):
         # True while it is held here although no handle is left
         self._pinned = False
 
-    def _share(self, memory: mmap.mmap, begin: int) -> SharedSemaphore:
-        host, kind = self._store.host, self._address.kind
-        return SharedSemaphore(memory, begin, kind, host=host, identity=own_identity())
+    def _share(self, memory: mmap.mmap, begin: int) -> SharedPermits:
+        return shared_lock.find(memory, begin, self._address.kind, host=self._store.host)
 
     def fail(self, error: BaseException) -> None:
         """The owner is lost: nothing is held any more, and all uses raise an error."""

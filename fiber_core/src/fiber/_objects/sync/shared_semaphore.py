@@ -22,7 +22,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -46,50 +46,58 @@ if TYPE_CHECKING:
 #: free permits; computed from the total and the entries where a process died
 _FREE = 0
 #: threads that wait, or will; the time (monotonic, ns) after which no living one does
-_WAITERS, _UNTIL = 1, 2
+WAITERS, UNTIL = 1, 2
 #: time until which permits are for waiting threads only
-_RESERVED = 3
+RESERVED = 3
 #: changed whenever a thread is to wake; its lower half is the word that threads wait for
 _CHANGES = 4
 #: bytes of the report of a death that nobody was told of; 0 for none
-_REPORT = 5
+REPORT = 5
 #: permits in all, but for those that are held without an entry
 _TOTAL = 6
 _MAXIMUM = 7
-_OPTIONS = 8
-_COUNT = 9
+OPTIONS = 8
+COUNT = 9
 _WORDS = 10
 _REPORT_SIZE = 128
+#: words that locks have, too
+HEAD = _WORDS + _REPORT_SIZE // 8
 #: where the entries begin, of three words each: identity, permits, time of the last acquire
-_ENTRIES = _WORDS + _REPORT_SIZE // 8
+_ENTRIES = HEAD
 _ENTRY = 3
 #: processes beyond these hold permits that are not recovered
 _MAX_ENTRIES = 128
 
-_RECOVER, _REPORT_DEATHS, _REFUSE = 1, 2, 4
+#: options; the last is that of a :class:`~fiber._objects.sync.shared_lock.SharedLock`
+_RECOVER, REPORT_DEATHS, REFUSE, SEATED = 1, 2, 4, 8
 
 #: identity in the entry of permits that stay taken after a normal exit
-_NOBODY = 1
+NOBODY = 1
 #: bits of a start time; and the bit of what a process holds on behalf of others
 _START_BITS = 40
-_FOR_OTHERS = 1 << 62
+FOR_OTHERS = 1 << 62
 
 #: nanoseconds after its wait until which a thread must have looked again, else it is dead or stopped
-_GRACE = 1_000_000_000
+GRACE = 1_000_000_000
 #: nanoseconds for which a thread that has waited long reserves permits at a time
-_RESERVATION = 20_000_000
+RESERVATION = 20_000_000
 #: nanoseconds between two looks of a process that does not wait at whether the holders live
 _PAUSE = 50_000_000
 
 #: status, and the report of a death or the word that is to be waited for
 Outcome: TypeAlias = tuple[Status, str, int]
-_ACQUIRED: Outcome = (Status.OK, "", 0)
-_REFUSED: Outcome = (Status.REFUSED, "", 0)
+ACQUIRED: Outcome = (Status.OK, "", 0)
+REFUSED: Outcome = (Status.REFUSED, "", 0)
 
 
 def size_of(entries: int) -> int:
     """Bytes of a semaphore with so many entries."""
     return MONITOR_SIZE + 8 * (_ENTRIES + _ENTRY * entries)
+
+
+def head_of(memory: mmap.mmap, begin: int) -> memoryview:
+    """The words that all have."""
+    return memoryview(memory)[begin + MONITOR_SIZE : begin + size_of(0)].cast("q")
 
 
 def entries_for(maximum: int, *, track_holders: bool) -> int:
@@ -109,9 +117,23 @@ def _identity_of(pid: int) -> int:
 
 def is_dead(identity: int) -> bool:
     """True where it is proven that a process does not live."""
-    pid = (identity & ~_FOR_OTHERS) >> _START_BITS
+    pid = (identity & ~FOR_OTHERS) >> _START_BITS
     started = float(identity & (1 << _START_BITS) - 1)
     return Owner(this_place(), pid, started).liveness() is Liveness.DEAD
+
+
+def description_of(identity: int, host: str) -> str:
+    """What users are told of a process."""
+    return f"process {(identity & ~FOR_OTHERS) >> _START_BITS} on {host}"
+
+
+def options_of(state: SemaphoreState) -> int:
+    """What a state wants to be done about deaths, as a word."""
+    return (
+        state.recover * _RECOVER
+        | state.report_deaths * REPORT_DEATHS
+        | state.refuse_after_death * REFUSE
+    )
 
 
 class SharedHold(LocalHold):
@@ -127,7 +149,136 @@ class SharedHold(LocalHold):
         return self._held()
 
 
-class SharedSemaphore(HoldMixin, Monitored):
+class SharedPermits(HoldMixin, Monitored):
+    """What locks and semaphores in shared memory have in common; a base class.
+
+    Args:
+        memory: shared memory, mapped.
+        begin: where the state begins there, a multiple of 8.
+        host: name of this host, in messages to users.
+        identity: of this process.
+        is_new: True to make it, of zeros.
+    """
+
+    # where to see whether a permit is free, and the word that those who wait for one wait for
+    _free: tuple[memoryview, int]
+    _changes: Word
+    # places that note who has a permit
+    _all: Sequence[int]
+
+    def __init__(
+        self, memory: mmap.mmap, begin: int, *, host: str, identity: int, is_new: bool
+    ) -> None:
+        super().__init__(memory, begin, is_new=is_new)
+        self._identity = identity
+        self._host = host
+        # when this process looked whether the holders live
+        self._looked = 0
+
+    def _map(self, size: int) -> None:
+        memory, begin = self._where
+        view = memoryview(memory)[begin + MONITOR_SIZE : begin + size]
+        self._words = view.cast("q")
+        self._report = view[8 * _WORDS : 8 * _ENTRIES]
+
+    def for_others(self) -> SharedPermits:
+        """The same, as this process uses it for processes that do not map the memory."""
+        raise NotImplementedError
+
+    def value(self) -> int:
+        """Number of free permits."""
+        raise NotImplementedError
+
+    def on_exit(self, code: int) -> None:
+        """This process exits: what it holds stays taken, or is recovered after another code than 0."""
+        raise NotImplementedError
+
+    def wait_for_permit(self, timeout: float | None) -> Outcome:
+        """Acquire a permit, waiting for so many seconds; the outcome."""
+        deadline = Deadline(timeout)
+        if deadline.left == 0:
+            outcome = self._take()
+            if outcome is REFUSED and self._look_again() and self._recover_dead():
+                outcome = self._take()
+            return outcome
+        words, free = self._free
+        for _ in range(LOOKS):
+            if words[free] > 0:
+                outcome = self._take()
+                if outcome is not REFUSED:
+                    return outcome
+        # where nobody's death matters there is nothing to look for
+        turns = Turns() if self._all else Turns(int(TURN * 1e9))
+        outcome = self._take(wait=turns.turn)
+        try:
+            while outcome[0] is Status.REFUSED:
+                left = deadline.left
+                if left == 0:
+                    if self._look_again():
+                        self._recover_dead()
+                    return self._take(has_waited=True)
+                if turns.wait(self._changes, outcome[2], left):
+                    self._recover_dead()
+                # once a turn has passed it has waited long
+                outcome = self._take(has_waited=True, wait=turns.turn, reserve=not turns.is_first)
+        except BaseException:
+            # it may have been this thread that was woken
+            self._changes.wake(1)
+            raise
+        return outcome
+
+    def _told(self, outcome: Outcome) -> bool:
+        """Tell the user of a death; True where a permit was acquired."""
+        if outcome[1]:
+            self.warn(outcome[0], outcome[1])
+        return outcome[0] is not Status.REFUSED
+
+    def _take(self, *, has_waited: bool = False, wait: int = 0, reserve: bool = False) -> Outcome:
+        """Acquire a permit if one is free.
+
+        Args:
+            has_waited: True for a thread that was counted as waiting.
+            wait: nanoseconds for which the thread waits now, if there is none.
+            reserve: True to reserve the next one for waiting threads.
+        """
+        raise NotImplementedError
+
+    def _recover_dead(self) -> bool:
+        """Recover the permits of dead processes; True where there were any."""
+        raise NotImplementedError
+
+    def _look_again(self) -> bool:
+        """True where it is time to look whether the holders live."""
+        now = time.monotonic_ns()
+        is_time = now - self._looked >= _PAUSE
+        if is_time:
+            self._looked = now
+        return is_time
+
+    def recover(self, count: int, text: str) -> None:
+        """Release so many permits of a process that died, and have its death reported."""
+        if self._words[OPTIONS] & REPORT_DEATHS:
+            self.report_again(text)
+        for _ in range(count):
+            self.release()
+
+    def report_again(self, text: str) -> None:
+        """Have a death reported that was reported to somebody who gave up."""
+        self._inside(functools.partial(self._report_death, text))
+
+    def _report_death(self, text: str) -> None:
+        """Have a death reported to the next acquirer."""
+        known = bytes(self._report[: self._words[REPORT]])
+        new = text.encode()
+        if new in known:
+            # whoever was to report it died in between
+            return
+        data = b", ".join(filter(None, (known, new)))[:_REPORT_SIZE]
+        self._report[: len(data)] = data
+        self._words[REPORT] = len(data)
+
+
+class SharedSemaphore(SharedPermits):
     """A semaphore in shared memory, as one process uses it.
 
     Args:
@@ -151,40 +302,30 @@ class SharedSemaphore(HoldMixin, Monitored):
         state: SemaphoreState | None = None,
         entries: int = 0,
     ) -> None:
-        super().__init__(memory, begin, is_new=state is not None)
+        super().__init__(memory, begin, host=host, identity=identity, is_new=state is not None)
         self._changes = Word(memory, begin + MONITOR_SIZE + 8 * _CHANGES)
         if state is None:
-            head = memoryview(memory)[begin + MONITOR_SIZE : begin + size_of(0)].cast("q")
-            entries = head[_COUNT]
-        view = memoryview(memory)[begin + MONITOR_SIZE : begin + size_of(entries)]
-        self._words = view.cast("q")
-        self._report = view[8 * _WORDS : 8 * _ENTRIES]
+            entries = head_of(memory, begin)[COUNT]
+        self._map(size_of(entries))
+        self._free = self._words, _FREE
         self._all = range(_ENTRIES, _ENTRIES + _ENTRY * entries, _ENTRY)
         self._is_single = entries == 1
         self._recursive = kind is Kind.RLOCK
-        self._identity = identity
-        self._host = host
         # where the entry is that this process had last; permits that it holds without one
         self._entry = _ENTRIES if entries else 0
         self._untracked = 0
-        # when this process looked whether the holders live
-        self._looked = 0
         #: permits that this process holds
         self.local_hold = SharedHold(
             shape_of(kind, 0).name, recursive=self._recursive, count=self._held
         )
         if state is not None:
             self._words[_FREE] = self._words[_TOTAL] = state.value
-            self._words[_MAXIMUM], self._words[_COUNT] = state.maximum, entries
-            self._words[_OPTIONS] = (
-                state.recover * _RECOVER
-                | state.report_deaths * _REPORT_DEATHS
-                | state.refuse_after_death * _REFUSE
-            )
+            self._words[_MAXIMUM], self._words[COUNT] = state.maximum, entries
+            self._words[OPTIONS] = options_of(state)
 
     def for_others(self) -> SharedSemaphore:
         """The same, as this process uses it for processes that do not map the memory."""
-        identity = self._identity | _FOR_OTHERS
+        identity = self._identity | FOR_OTHERS
         return SharedSemaphore(*self._where, Kind.SEMAPHORE, host=self._host, identity=identity)
 
     # -- for the user's threads
@@ -196,14 +337,12 @@ class SharedSemaphore(HoldMixin, Monitored):
             self.local_hold.depth += 1
             return True
         outcome = self._take()
-        if outcome is _ACQUIRED:
+        if outcome is ACQUIRED:
             return True
-        if outcome is _REFUSED:
+        if outcome is REFUSED:
             wait = block and (timeout is None or timeout > 0)
             outcome = self.wait_for_permit(timeout if wait else 0)
-        if outcome[1]:
-            self.warn(outcome[0], outcome[1])
-        return outcome[0] is not Status.REFUSED
+        return self._told(outcome)
 
     def release(self) -> None:
         """Release a permit."""
@@ -225,49 +364,9 @@ class SharedSemaphore(HoldMixin, Monitored):
         self.check()
         return max(0, self._words[_FREE])
 
-    def wait_for_permit(self, timeout: float | None) -> Outcome:
-        """Acquire a permit, waiting for so many seconds; the outcome."""
-        deadline = Deadline(timeout)
-        if deadline.left == 0:
-            outcome = self._take()
-            if outcome is _REFUSED and self._look_again() and self._recover_dead():
-                outcome = self._take()
-            return outcome
-        for _ in range(LOOKS):
-            if self._words[_FREE] > 0:
-                outcome = self._take()
-                if outcome is not _REFUSED:
-                    return outcome
-        # where nobody's death matters there is nothing to look for
-        turns = Turns() if self._all else Turns(int(TURN * 1e9))
-        outcome = self._take(wait=turns.turn)
-        try:
-            while outcome[0] is Status.REFUSED:
-                left = deadline.left
-                if left == 0:
-                    if self._look_again():
-                        self._recover_dead()
-                    return self._take(has_waited=True)
-                if turns.wait(self._changes, outcome[2], left):
-                    self._recover_dead()
-                # once a turn has passed it has waited long
-                outcome = self._take(has_waited=True, wait=turns.turn, reserve=not turns.is_first)
-        except BaseException:
-            # it may have been this thread that was woken
-            self._changes.wake(1)
-            raise
-        return outcome
-
     # -- the steps
 
     def _take(self, *, has_waited: bool = False, wait: int = 0, reserve: bool = False) -> Outcome:
-        """Acquire a permit if one is free.
-
-        Args:
-            has_waited: True for a thread that was counted as waiting.
-            wait: nanoseconds for which the thread waits now, if there is none.
-            reserve: True to reserve the next one for waiting threads.
-        """
         words = self._words
         acquired, text, status = False, "", Status.OK
         # Handlers of signals run behind calls and nowhere else: no change is torn by an interrupt.
@@ -276,23 +375,23 @@ class SharedSemaphore(HoldMixin, Monitored):
             if code:
                 self._enter(code)
             at = self._entry
-            if has_waited or words[_WAITERS] or words[_REPORT] or words[_FREE] <= 0:
+            if has_waited or words[WAITERS] or words[REPORT] or words[_FREE] <= 0:
                 now = time.monotonic_ns()
-                if has_waited and words[_WAITERS]:
-                    words[_WAITERS] -= 1
-                if words[_FREE] <= 0 or not (has_waited or now > words[_RESERVED]):
+                if has_waited and words[WAITERS]:
+                    words[WAITERS] -= 1
+                if words[_FREE] <= 0 or not (has_waited or now > words[RESERVED]):
                     if wait:
-                        words[_WAITERS] += 1
-                        words[_UNTIL] = now + wait + _GRACE
-                        words[_RESERVED] = now + _RESERVATION if reserve else words[_RESERVED]
+                        words[WAITERS] += 1
+                        words[UNTIL] = now + wait + GRACE
+                        words[RESERVED] = now + RESERVATION if reserve else words[RESERVED]
                     changes = words[_CHANGES]
                     self._unlock(self._mutex)
-                    return (Status.REFUSED, "", changes) if wait else _REFUSED
-                if words[_REPORT]:
-                    text = bytes(self._report[: words[_REPORT]]).decode(errors="replace")
-                    refuse = words[_OPTIONS] & _REFUSE
+                    return (Status.REFUSED, "", changes) if wait else REFUSED
+                if words[REPORT]:
+                    text = bytes(self._report[: words[REPORT]]).decode(errors="replace")
+                    refuse = words[OPTIONS] & REFUSE
                     status = Status.REFUSED_HOLDER_DIED if refuse else Status.OK_HOLDER_DIED
-                words[_RESERVED] = 0
+                words[RESERVED] = 0
             if not self._is_single and self._all:
                 at = self._find_entry()
                 if at:
@@ -310,16 +409,16 @@ class SharedSemaphore(HoldMixin, Monitored):
                 words[_FREE] -= 1
                 hold.thread, hold.depth = thread, 1
             if text:
-                words[_REPORT] = 0
+                words[REPORT] = 0
             self._unlock(self._mutex)
         except BaseException:
             self._back_out()
-            if text and not words[_REPORT]:
+            if text and not words[REPORT]:
                 self.report_again(text)
             if acquired:
                 self._give_back()
             raise
-        return (status, text, 0) if text else _ACQUIRED
+        return (status, text, 0) if text else ACQUIRED
 
     def _give_back(self) -> bool:
         """Release a permit, of another process where this one has none; False beyond the maximum."""
@@ -345,7 +444,7 @@ class SharedSemaphore(HoldMixin, Monitored):
             words[_FREE] += 1
             if self._is_single:
                 self.local_hold.thread = 0
-            waiting = words[_WAITERS]
+            waiting = words[WAITERS]
             if waiting:
                 words[_CHANGES] += 1
             self._unlock(self._mutex)
@@ -361,9 +460,9 @@ class SharedSemaphore(HoldMixin, Monitored):
         return True
 
     def _wake_one(self) -> None:
-        if not self._changes.wake(1) and self._words[_UNTIL] < time.monotonic_ns():
+        if not self._changes.wake(1) and self._words[UNTIL] < time.monotonic_ns():
             # those that were counted have died
-            self._words[_WAITERS] = 0
+            self._words[WAITERS] = 0
 
     def _repair(self) -> None:
         """Compute what depends on the entries, of which each is right at any time."""
@@ -408,18 +507,9 @@ class SharedSemaphore(HoldMixin, Monitored):
         held = sum(words[at + 1] for at in self._all if words[at] == self._identity)
         return held + self._untracked
 
-    def _look_again(self) -> bool:
-        """True where it is time to look whether the holders live."""
-        now = time.monotonic_ns()
-        is_time = now - self._looked >= _PAUSE
-        if is_time:
-            self._looked = now
-        return is_time
-
     def _recover_dead(self) -> bool:
-        """Recover the permits of dead processes; True where there were any."""
         words = self._words
-        others = {words[at] for at in self._all if words[at + 1]} - {_NOBODY, self._identity}
+        others = {words[at] for at in self._all if words[at + 1]} - {NOBODY, self._identity}
         dead = [identity for identity in others if is_dead(identity)]
         recovered = [self._inside(functools.partial(self._recover, one)) for one in dead]
         return any(recovered)
@@ -428,13 +518,12 @@ class SharedSemaphore(HoldMixin, Monitored):
         """Free the permits of a process, or leave them taken by nobody."""
         words = self._words
         found = [at for at in self._all if words[at] == identity and words[at + 1]]
-        if not words[_OPTIONS] & _RECOVER:
+        if not words[OPTIONS] & _RECOVER:
             self._leave_taken(identity)
             return False
         for at in found:
-            if words[_OPTIONS] & _REPORT_DEATHS:
-                pid = (identity & ~_FOR_OTHERS) >> _START_BITS
-                self._report_death(f"process {pid} on {self._host}")
+            if words[OPTIONS] & REPORT_DEATHS:
+                self._report_death(description_of(identity, self._host))
             words[at + 1] = 0
         self._repair()
         words[_CHANGES] += 1
@@ -445,25 +534,7 @@ class SharedSemaphore(HoldMixin, Monitored):
         words = self._words
         for at in self._all:
             if words[at] == identity and words[at + 1]:
-                words[at] = _NOBODY
-
-    def recover(self, count: int, text: str) -> None:
-        """Release so many permits of a process that died, and have its death reported."""
-        if self._words[_OPTIONS] & _REPORT_DEATHS:
-            self.report_again(text)
-        for _ in range(count):
-            self.release()
-
-    def report_again(self, text: str) -> None:
-        """Have a death reported that was reported to somebody who gave up."""
-        self._inside(functools.partial(self._report_death, text))
-
-    def _report_death(self, text: str) -> None:
-        """Have a death reported to the next acquirer."""
-        known = bytes(self._report[: self._words[_REPORT]])
-        data = b", ".join(filter(None, (known, text.encode())))[:_REPORT_SIZE]
-        self._report[: len(data)] = data
-        self._words[_REPORT] = len(data)
+                words[at] = NOBODY
 
     # -- the ends of this process, and of its connection to the owner
 

@@ -1,0 +1,626 @@
+"""Locks in memory that the processes of one host share, taken by the standard library's C code.
+
+The *permit* is a semaphore of the C library. Each process has a *seat*, another one, which it raises before it
+takes the permit and lowers when it has given it back or has not got it. So whoever's seat is down has not the
+permit, at whatever instruction it is killed. A lock that nobody waits for costs four calls of functions in C,
+and nothing else: no mutex is entered, and nothing is noted.
+
+A seat can be *frozen*, so that its process cannot raise it and goes through the monitor, where all else is done:
+waiting, reservations, reports of deaths. A seat stays frozen until its process finds nothing of the kind there.
+
+*Deaths*: who waits looks whether the processes live whose seats are up. Where one does not, it freezes all seats.
+If then the seats of all living processes are down and the permit is not there, it was a dead one's. A process may
+have been just about to raise its seat when that was frozen, and does so once: therefore this is looked at once
+more often than there are seats. (The interpreter's lock is held in between, so it is one thread of a process.)
+
+*Processes beyond the number of seats* use a common one, which is always frozen; it is noted there who does.
+
+Order is that of :mod:`~fiber._objects.sync.shared_semaphore`, which is about semaphores of any number of permits,
+and locks where the system has no such semaphores.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType, FunctionType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from fiber._objects.address import Kind, shape_of
+from fiber._objects.sync import posix_semaphore, shared_semaphore
+from fiber._objects.sync.hold import LocalHold
+from fiber._objects.sync.monitor import IN_USE, Word
+from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
+from fiber._objects.sync.posix_semaphore import FROZEN, Semaphore
+from fiber._objects.sync.shared_semaphore import (
+    ACQUIRED,
+    COUNT,
+    FOR_OTHERS,
+    GRACE,
+    HEAD,
+    NOBODY,
+    OPTIONS,
+    REFUSE,
+    REFUSED,
+    REPORT,
+    REPORT_DEATHS,
+    RESERVATION,
+    RESERVED,
+    SEATED,
+    UNTIL,
+    WAITERS,
+    Outcome,
+    SharedPermits,
+    SharedSemaphore,
+    entries_for,
+    options_of,
+)
+from fiber._objects.sync.wait_queue import Status
+from fiber._wire import fork
+
+if TYPE_CHECKING:
+    import mmap
+
+    from fiber._objects.sync.semaphore import SemaphoreState
+
+T = TypeVar("T")
+
+# Words of the state, 8 bytes each, behind those that semaphores have too; in cache lines of their own.
+#: the permit
+_PERMIT = 32
+#: seats, of so many words each: identity of its process; 1 where another one has released what that had; semaphore
+_SEATS, _SEAT, _IS_RELEASED, _SEMAPHORE = 40, 8, 1, 2
+#: seat of all that have none
+_COMMON = _SEATS
+_LEAST, _MOST = 16, 64
+
+_TOO_MANY = "semaphore or lock released too many times"
+assert HEAD <= _PERMIT
+
+
+def seats() -> int:
+    """Number of seats of a lock that is made here."""
+    return max(_LEAST, min(_MOST, 2 + (os.cpu_count() or 1)))
+
+
+def size_of(count: int) -> int:
+    """Bytes of a lock with so many seats."""
+    return MONITOR_SIZE + 8 * (_SEATS + _SEAT * count)
+
+
+class _Hold(LocalHold):
+    """What this process has of a lock, as the lock knows it."""
+
+    def __init__(self, kind_name: str, *, recursive: bool, lock: SharedLock) -> None:
+        self._lock = lock
+        super().__init__(kind_name, recursive=recursive)
+
+    @property
+    def held(self) -> int:  # type: ignore[override] # nobody but the lock changes it
+        """Permits that this process holds."""
+        return self._lock.held()
+
+    @property
+    def is_held_by_thread(self) -> bool:
+        """True where this thread acquired it last and it was not released."""
+        return self.held > 0 and self._lock.is_mine()
+
+    @property
+    def depth(self) -> int:
+        """How often its thread has acquired a recursive lock."""
+        return self._lock.depth()
+
+    @depth.setter
+    def depth(self, depth: int) -> None:
+        self._lock.set_depth(depth)
+
+
+class SharedLock(SharedPermits):
+    """A lock in shared memory, as one process uses it.
+
+    Args:
+        memory: shared memory, mapped.
+        begin: where it begins there, a multiple of 8; :func:`size_of` bytes.
+        kind: a lock's, a recursive lock's, or that of a semaphore of one permit.
+        host: name of this host, in messages to users.
+        identity: of this process.
+        state: the one to make of zeros; None where another process has made it.
+        count: number of its seats, to make it.
+    """
+
+    #: acquires it; as :meth:`SharedPermits.acquire`
+    acquire: Callable[..., bool]
+    #: releases it; takes the arguments of an ``__exit__``, too, which it has no use for
+    release: Callable[..., None]
+    #: True where this thread has it
+    is_mine: Callable[[], bool]
+    #: how often its thread has acquired it; sets that
+    depth: Callable[[], int]
+    set_depth: Callable[[int], None]
+    # has the functions above use SemLocks of a seat and of the permit
+    _bind: Callable[[Any, Any], None]
+
+    def __init__(
+        self,
+        memory: mmap.mmap,
+        begin: int,
+        kind: Kind,
+        *,
+        host: str,
+        identity: int,
+        state: SemaphoreState | None = None,
+        count: int = 0,
+    ) -> None:
+        super().__init__(memory, begin, host=host, identity=identity, is_new=state is not None)
+        self._map(size_of(count or shared_semaphore.head_of(memory, begin)[COUNT]))
+        self._halves = self._words.cast("B").cast("i")
+        self._free = self._halves, 2 * _PERMIT
+        self._changes = Word(memory, begin + MONITOR_SIZE + 8 * _PERMIT)
+        self._permit_at = self._semaphore(_PERMIT)
+        self._known: dict[int, Semaphore] = {}
+        if state is not None:
+            self._words[OPTIONS], self._words[COUNT] = SEATED | options_of(state), count
+            self._permit_at.make(state.value)
+            self._known_at(_COMMON).make(0)
+            self._known_at(_COMMON).freeze()
+        self._all = range(_SEATS, _SEATS + _SEAT * self._words[COUNT], _SEAT)
+        #: True where its thread may acquire it again
+        self.is_recursive = kind is Kind.RLOCK
+        self._seat = _COMMON
+        self._user = self._known_at(_COMMON).opened()
+        self._permit = self._permit_at.opened()
+        _make_uses(self, recursive=self.is_recursive)
+        self._bind(self._user, self._permit)
+        # while it is a recursive lock that it belongs to, no other SemLock takes its place
+        self.is_mine = self._permit._is_mine if self.is_recursive else self._is_mine  # noqa: SLF001 - as below
+        #: what this process has of it
+        self.local_hold = _Hold(shape_of(kind, 0).name, recursive=self.is_recursive, lock=self)
+
+    def for_others(self) -> SharedLock:
+        """The same, as this process uses it for processes that do not map the memory."""
+        identity = self._identity | FOR_OTHERS
+        return SharedLock(*self._where, Kind.SEMAPHORE, host=self._host, identity=identity)
+
+    def held(self) -> int:
+        """Permits that this process holds."""
+        words, seat = self._words, self._seat
+        if words[seat] != self._identity or words[seat + _IS_RELEASED]:
+            return 0
+        return max(0, int(self._permit._count()))  # noqa: SLF001 - multiprocessing's locks use it
+
+    def _is_mine(self) -> bool:
+        return bool(self._permit._is_mine())  # noqa: SLF001 - as above
+
+    def value(self) -> int:
+        """Number of free permits."""
+        self.check()
+        return int(self._halves[2 * _PERMIT])
+
+    # -- where the quick way ends
+
+    def wait(self, block: bool, timeout: float | None) -> bool:
+        """Acquire it through the monitor."""
+        self.check()
+        wait = block and (timeout is None or timeout > 0)
+        return self._told(self.wait_for_permit(timeout if wait else 0))
+
+    def release_for_another(self) -> None:
+        """Release it, which this process, or this thread, has not acquired."""
+        self.check()
+        if self.is_recursive:
+            msg = "attempt to release recursive lock not owned by thread"
+            raise AssertionError(msg)
+        if not self._inside(self._release_for_another):
+            raise ValueError(_TOO_MANY)
+
+    def released_before(self) -> ValueError:
+        """Put in order what this process has where another one released it: the error of doing so again."""
+        self._inside(self._reset)
+        return ValueError(_TOO_MANY)
+
+    def _take(self, *, has_waited: bool = False, wait: int = 0, reserve: bool = False) -> Outcome:
+        words, halves = self._words, self._halves
+        text, status, is_raised = "", Status.REFUSED, False
+        try:
+            code = self._try_lock(self._mutex)
+            if code:
+                self._enter(code)
+            now = time.monotonic_ns()
+            self._settle(now, has_waited=has_waited)
+            seat, free = self._seat, halves[2 * _PERMIT]
+            in_use = self._is_up(seat)
+            if in_use and not self.depth():
+                # by a thread that has just begun or is almost done
+                self._check_other_thread()
+                free = -free
+            is_reserved = words[WAITERS] and not has_waited and now <= words[RESERVED]
+            if free > 0 and not in_use and not is_reserved:
+                if words[REPORT]:
+                    text = bytes(self._report[: words[REPORT]]).decode(errors="replace")
+                if text and words[OPTIONS] & REFUSE:
+                    status = Status.REFUSED_HOLDER_DIED
+                else:
+                    words[seat] = self._identity
+                    is_raised = True
+                    self._known_at(seat).post()
+                    if self._permit.acquire(False):
+                        self.set_depth(1)
+                        status = Status.OK_HOLDER_DIED if text else Status.OK
+                    else:
+                        is_raised = not self._user.acquire(False)
+            if status is Status.REFUSED:
+                if wait:
+                    words[WAITERS] += 1
+                    words[UNTIL] = now + wait + GRACE
+                    # the one that raises the permit wakes one that waits
+                    halves[2 * _PERMIT + 1] = 1
+                    if reserve:
+                        words[RESERVED] = now + RESERVATION
+                        self._freeze()
+                self._unlock(self._mutex)
+                return (Status.REFUSED, "", free) if wait else REFUSED
+            words[RESERVED] = 0
+            if text:
+                words[REPORT] = 0
+            self._thaw()
+            self._unlock(self._mutex)
+        except BaseException:
+            self._back_out()
+            if text and not words[REPORT]:
+                self.report_again(text)
+            if is_raised:
+                self.set_depth(0)
+                if self._permit._count() > 0:  # noqa: SLF001 - as above
+                    self._permit.release()
+                self._user.acquire(False)
+            raise
+        return (status, text, 0) if text else ACQUIRED
+
+    def _repair(self) -> None:
+        """Nothing to do: each change is one of a word, and may be the last."""
+
+    def _check_other_thread(self) -> None:
+        """Check that it is not this thread that is in the middle of using the lock.
+
+        Raises:
+            RuntimeError: it is.
+        """
+        callee: FrameType | None = sys._getframe()  # noqa: SLF001 - there is no other way to see callers
+        while callee is not None and (frame := callee.f_back) is not None:
+            is_ours = frame.f_code.co_filename == __file__ != callee.f_code.co_filename
+            if is_ours and frame.f_locals.get("lock") is self:
+                raise RuntimeError(IN_USE)
+            callee = frame
+
+    # -- with the monitor entered
+
+    def _settle(self, now: int, *, has_waited: bool) -> None:
+        """Find a seat for this process, and forget threads that waited and died."""
+        words = self._words
+        if words[WAITERS]:
+            words[WAITERS] = words[WAITERS] - has_waited if now <= words[UNTIL] else 0
+            self._halves[2 * _PERMIT + 1] = words[WAITERS] > 0
+        if words[self._seat + _IS_RELEASED] or (self.depth() and self._halves[2 * _PERMIT]):
+            self._reset()
+        if self._seat == _COMMON and not (
+            words[_COMMON] == self._identity and self._is_up(_COMMON)
+        ):
+            found = self._find_seat()
+            if found:
+                self._sit(found)
+
+    def _find_seat(self) -> int:
+        """A seat for this process; 0 where there is none left."""
+        words = self._words
+        own = [at for at in self._all[1:] if words[at] == self._identity]
+        free = own or [at for at in self._all[1:] if not words[at]]
+        if not free and self._look_again():
+            free = [at for at in self._all[1:] if not self._is_up(at) and self._is_dead(at)]
+        if free and not own:
+            words[free[0]] = words[free[0] + _IS_RELEASED] = 0
+            self._known_at(free[0]).make(0)
+            self._known_at(free[0]).freeze()
+            words[free[0]] = self._identity
+        return free[0] if free else 0
+
+    def _sit(self, seat: int) -> None:
+        self._seat = seat
+        self._user = self._known_at(seat).opened()
+        self._bind(self._user, self._permit)
+
+    def _freeze(self) -> None:
+        """Freeze all seats."""
+        for at in self._all:
+            if self._words[at] and not self._halves[2 * (at + _SEMAPHORE)] & FROZEN:
+                self._known_at(at).freeze()
+
+    def _thaw(self) -> None:
+        """Have this process use the quick way again, unless there is something to see here."""
+        words = self._words
+        if self._seat != _COMMON and not (words[WAITERS] or words[REPORT]):
+            self._known_at(self._seat).thaw()
+
+    def _release_for_another(self) -> bool:
+        words = self._words
+        if self._halves[2 * _PERMIT]:
+            return False
+        for at in self._all:
+            if words[at] != self._identity and self._is_up(at):
+                if at == _COMMON or words[at] == NOBODY:
+                    self._empty(at)
+                else:
+                    words[at + _IS_RELEASED] = 1
+                    self._known_at(at).freeze()
+        self._permit_at.post()
+        return True
+
+    def _reset(self) -> None:
+        """Have nothing: another process released what this one had."""
+        self.set_depth(0)
+        self._permit = self._permit_at.opened()
+        self._bind(self._user, self._permit)
+        if self._words[self._seat] == self._identity and self._is_up(self._seat):
+            self._user.acquire(False)
+        self._words[self._seat + _IS_RELEASED] = 0
+
+    # -- deaths
+
+    def _recover_dead(self) -> bool:
+        words = self._words
+        up = {words[at] for at in self._all if self._is_up(at)} - {0, NOBODY, self._identity}
+        dead = {identity for identity in up if shared_semaphore.is_dead(identity)}
+        return bool(dead) and self._inside(functools.partial(self._recover, dead))
+
+    def _recover(self, dead: set[int]) -> bool:
+        """Free the permit if one of these processes, which are dead, has it."""
+        words = self._words
+        self._freeze()
+        suspects = [at for at in self._all if words[at] in dead and self._is_up(at)]
+        others = [at for at in self._all if at not in suspects]
+        for _ in self._all:
+            if self._halves[2 * _PERMIT] or any(map(self._is_up, others)):
+                return False
+        for at in suspects:
+            self._report_identity(words[at])
+        self._permit_at.post()
+        for at in suspects:
+            self._empty(at)
+        return True
+
+    def _report_identity(self, identity: int) -> None:
+        if self._words[OPTIONS] & REPORT_DEATHS:
+            self._report_death(shared_semaphore.description_of(identity, self._host))
+
+    def _report_death(self, text: str) -> None:
+        """Have a death reported to the next acquirer, who must not come by the quick way."""
+        super()._report_death(text)
+        self._freeze()
+
+    def _is_up(self, at: int) -> bool:
+        return self._words[at] != 0 and self._halves[2 * (at + _SEMAPHORE)] & 1 == 1
+
+    def _is_dead(self, at: int) -> bool:
+        return self._words[at] != NOBODY and shared_semaphore.is_dead(self._words[at])
+
+    def _empty(self, at: int) -> None:
+        """Have nobody sit there."""
+        self._words[at] = 0
+        if at == _COMMON:
+            self._known_at(at).make(FROZEN)
+
+    # -- the ends of this process, and of its connection to the owner
+
+    def on_exit(self, code: int) -> None:
+        """This process exits: what it holds stays taken, or is recovered after another code than 0."""
+        if self.held():
+            # a thread that goes on comes by the monitor, and finds another seat
+            refuse = self._known_at(_COMMON).opened().release
+            self._inside(functools.partial(self._end, refuse, stays_taken=not code))
+
+    def cut_off(self, error: Callable[[], BaseException]) -> None:
+        """This process has lost the owner: it holds nothing any more, and all uses raise an error."""
+        if self._lost is not None:
+            return
+        self._lost = error
+        self._inside(functools.partial(self._end, self.check))
+        self._refuse(error)
+        self._changes.wake()
+
+    def abandon(self) -> None:
+        """In a process forked by user code: refuse all uses."""
+        super().abandon()
+        closed = _closed(fork.check)
+        self._bind(closed, closed)
+
+    def _end(self, refuse: Callable[[], object], *, stays_taken: bool = False) -> None:
+        """Free what this process has, or leave it taken by nobody, and close the quick way with an error."""
+        words, seat, permit = self._words, self._seat, self._permit
+        self._user = closed = _closed(refuse)
+        self._bind(closed, closed)
+        self._permit = closed if self._lost else self._permit_at.opened()
+        self.set_depth(0)
+        self._seat = _COMMON
+        if words[seat] != self._identity:
+            return
+        if stays_taken:
+            words[seat] = NOBODY
+            return
+        if permit._count() > 0 and not words[seat + _IS_RELEASED]:  # noqa: SLF001 - as above
+            self._report_identity(self._identity)
+            # any thread may, and it counts as its own no more
+            permit.release()
+        self._empty(seat)
+
+    def _semaphore(self, word: int) -> Semaphore:
+        memory, begin = self._where
+        return Semaphore(memory, begin + MONITOR_SIZE + 8 * word)
+
+    def _known_at(self, seat: int) -> Semaphore:
+        found = self._known.get(seat)
+        if found is None:
+            found = self._known[seat] = self._semaphore(seat + _SEMAPHORE)
+        return found
+
+
+def _make_uses(lock: SharedLock, *, recursive: bool) -> None:
+    """Make the functions by which a lock is used, the quick way."""
+    claim: Any = None
+    leave = take = give = is_mine = count = claim
+    depth = 0
+
+    def bind(seat: Any, permit: Any) -> None:
+        nonlocal claim, leave, take, give, is_mine, count
+        take, give, is_mine, count = (
+            permit.acquire,
+            permit.release,
+            permit._is_mine,  # noqa: SLF001 - multiprocessing's locks use it
+            permit._count,  # noqa: SLF001 - as above
+        )
+        claim, leave = seat.release, seat.acquire
+
+    def not_acquired(error: BaseException) -> None:
+        """Back out of an interrupt; nothing to do where the seat is in use in this process, or frozen."""
+        if not _is_of_semaphore(error):
+            if count() > 0:
+                give()
+            leave(False)
+            raise error
+
+    def not_released(error: BaseException) -> NoReturn:
+        if _is_of_semaphore(error):
+            raise lock.released_before() from None
+        leave(False)
+        raise error
+
+    # Handlers of signals run, and other threads, behind calls and nowhere else. Each of these is written out:
+    # a call more costs a fifth.
+
+    def acquire(block: bool = True, timeout: float | None = None) -> bool:
+        nonlocal depth
+        try:
+            claim()
+            if take(False):
+                depth = 1
+                return True
+        except BaseException as error:
+            not_acquired(error)
+        else:
+            leave(False)
+        return lock.wait(block, timeout)
+
+    def acquire_recursively(block: bool = True, timeout: float | None = None) -> bool:
+        nonlocal depth
+        if depth and is_mine():
+            depth += 1
+            return True
+        try:
+            claim()
+            if take(False):
+                depth = 1
+                return True
+        except BaseException as error:
+            not_acquired(error)
+        else:
+            leave(False)
+        return lock.wait(block, timeout)
+
+    def release(_kind: object = None, _error: object = None, _trace: object = None, /) -> None:
+        nonlocal depth
+        if depth:
+            depth = 0
+            try:
+                give()
+            except BaseException as error:
+                not_released(error)
+            leave()
+        else:
+            lock.release_for_another()
+
+    def release_recursively(
+        _kind: object = None, _error: object = None, _trace: object = None, /
+    ) -> None:
+        nonlocal depth
+        if depth and is_mine():
+            depth -= 1
+            if not depth:
+                try:
+                    give()
+                except BaseException as error:
+                    not_released(error)
+                leave()
+        else:
+            lock.release_for_another()
+
+    def set_depth(number: int) -> None:
+        nonlocal depth
+        depth = number
+
+    lock.acquire = acquire_recursively if recursive else acquire
+    lock.release = release_recursively if recursive else release
+    lock.depth, lock.set_depth = lambda: depth, set_depth
+    lock._bind = bind  # noqa: SLF001 - its own
+
+
+def keeping(function: Callable[..., T], kept: object) -> Callable[..., T]:
+    """The same function, as quick, which keeps an object from being collected."""
+    assert isinstance(function, FunctionType)
+    made = FunctionType(
+        function.__code__,
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    vars(made)["kept"] = kept
+    return made
+
+
+def _is_of_semaphore(error: BaseException) -> bool:
+    """True for what a semaphore that is up or frozen raises, and not a handler of a signal behind the call."""
+    trace = error.__traceback__
+    return isinstance(error, ValueError) and trace is not None and trace.tb_next is None
+
+
+def _closed(refuse: Callable[[], object]) -> SimpleNamespace:
+    """What stands for the SemLocks of a lock that must not be used: an error."""
+    return SimpleNamespace(
+        acquire=lambda *_: False, release=refuse, _is_mine=lambda: False, _count=lambda: 0
+    )
+
+
+def make(
+    allocate: Callable[[int], tuple[mmap.mmap, int]],
+    kind: Kind,
+    state: SemaphoreState,
+    *,
+    host: str,
+) -> SharedPermits:
+    """Make a lock or semaphore in shared memory.
+
+    Args:
+        allocate: allocates so many bytes, all zeros: the memory, and where they begin.
+        kind: its kind.
+        state: to begin with.
+        host: name of this host.
+
+    Raises:
+        OSError: there is no room for it.
+    """
+    identity = shared_semaphore.own_identity()
+    if kind is not Kind.SEMAPHORE and posix_semaphore.is_possible():
+        where = allocate(size_of(seats()))
+        return SharedLock(*where, kind, host=host, identity=identity, state=state, count=seats())
+    entries = entries_for(state.maximum, track_holders=state.track_holders)
+    where = allocate(shared_semaphore.size_of(entries))
+    return SharedSemaphore(*where, kind, host=host, identity=identity, state=state, entries=entries)
+
+
+def find(memory: mmap.mmap, begin: int, kind: Kind, *, host: str) -> SharedPermits:
+    """What another process has made there, as this one uses it."""
+    identity = shared_semaphore.own_identity()
+    is_seated = shared_semaphore.head_of(memory, begin)[OPTIONS] & SEATED
+    found = SharedLock if is_seated else SharedSemaphore
+    return found(memory, begin, kind, host=host, identity=identity)
