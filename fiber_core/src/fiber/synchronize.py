@@ -175,6 +175,10 @@ class SyncHandle(Handle, Generic[ObjectT]):
 SEM_VALUE_MAX = 2**31 - 1
 
 
+def _never() -> bool:
+    return False
+
+
 class _Reference:
     """What keeps a lock or semaphore for its handle, and for functions of the handle that are about to be called.
 
@@ -291,6 +295,13 @@ class SemLock(_Entered):
 
     def _value(self) -> int:
         return self._checked_object().value()
+
+    def _is_mine_to_use(self) -> Callable[[], bool]:
+        """What tells, in less time than to acquire it once more, that this thread holds the recursive lock."""
+        used = self._used
+        if isinstance(used, SharedLock) and used.is_recursive:
+            return used.is_mine
+        return _never
 
     # -- for conditions
 
