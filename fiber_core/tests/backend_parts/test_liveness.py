@@ -281,3 +281,13 @@ def test_the_time_counts_for_which_a_value_was_seen_unchanged(looks, unchanged):
             now, value = look
             seen.looked({"b": 1} if value is None else {"a": value, "b": 1}, float(now))
     assert seen.unchanged("a") == unchanged
+
+
+def test_who_knows_its_place_need_not_have_it_found_out_again(monkeypatch):
+    here, alive = this_place(), Owner.current()
+    monkeypatch.setattr(liveness, "this_place", lambda: pytest.fail("it was looked up"))
+    assert alive.liveness(here) is Liveness.ALIVE
+    assert alive._replace(started=1.0).liveness(here) is Liveness.DEAD
+    assert alive.liveness("elsewhere") is Liveness.UNKNOWN
+    # where it cannot be found out nothing is proven
+    assert alive._replace(place="").liveness("") is Liveness.UNKNOWN

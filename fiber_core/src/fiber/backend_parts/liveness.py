@@ -216,9 +216,14 @@ class Owner(NamedTuple):
         """True where its process id means the same to this process."""
         return bool(self.place) and self.place == this_place()
 
-    def liveness(self) -> Liveness:
-        """Whether it lives, as far as this process can prove it."""
-        if not self.is_judged_here or not 0 < self.pid <= _MAX_PID:
+    def liveness(self, here: str | None = None) -> Liveness:
+        """Whether it lives, as far as this process can prove it.
+
+        Args:
+            here: :func:`this_place`, which stays the same; it is found out where it is not given.
+        """
+        is_judged_here = self.is_judged_here if here is None else here and self.place == here
+        if not is_judged_here or not 0 < self.pid <= _MAX_PID:
             return Liveness.UNKNOWN
         try:
             # also finds processes that a /proc with hidepid= does not show

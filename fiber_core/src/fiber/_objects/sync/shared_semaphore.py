@@ -119,7 +119,13 @@ def is_dead(identity: int) -> bool:
     """True where it is proven that a process does not live."""
     pid = (identity & ~FOR_OTHERS) >> _START_BITS
     started = float(identity & (1 << _START_BITS) - 1)
-    return Owner(this_place(), pid, started).liveness() is Liveness.DEAD
+    here = _place_of(os.getpid())
+    return Owner(here, pid, started).liveness(here) is Liveness.DEAD
+
+
+@functools.cache
+def _place_of(_pid: int) -> str:
+    return this_place()
 
 
 def description_of(identity: int, host: str) -> str:
