@@ -46,6 +46,7 @@ def fiber_backends() -> Sequence[BackendInfo]:
             config=SlurmConfig,
             lease=30.0,
             load=_load,
+            witness="fiber_slurm.testing:SlurmWitness",
         )
     ]
 
