@@ -68,7 +68,7 @@ class Backend(abc.ABC):
         platform could not be asked, it is not asked for the rest.
 
         Returns:
-            one entry for each spec, in their order: its job, or the ``SubmitError``,
+            one entry for each spec, in their order, which is its job, or the ``SubmitError``,
             ``CapabilityError`` or ``BackendUnavailableError`` that :meth:`submit` would have raised.
             What was refused, or found the platform unavailable, is submitted again as by
             :meth:`submit`; errors of one call count as one.
