@@ -112,7 +112,8 @@ class TestProcesses:
         end = process.exitstatus
         assert (end.reason, end.exit_code) == (Reason(ReasonKind.PREEMPTED), -signal.SIGTERM)
         assert end.message == "killed by SIGTERM: PREEMPTED: by job 7"
-        assert f"fiber: {process.name} was ended: {end.message}" in caplog.messages
+        # who waits for its end may know of it before the line is written
+        until(lambda: f"fiber: {process.name} was ended: {end.message}" in caplog.messages)
 
     def test_an_interrupt_of_the_program_is_passed_on_once_unless_it_comes_again(self):
         queue = fiber.Queue()
