@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections.abc import Sequence
 
+from fiber.abc import Backend
 from fiber.backend_parts.batch.names import job_name
 from fiber.model import Job
 from fiber.testing import HostWitness
@@ -21,7 +22,14 @@ _COUNT = re.compile(r"([A-Z]\w+)\s*\(\s*\d+\)\s*count:(\d+)")
 
 
 class SlurmWitness(HostWitness):
-    """Sees jobs in squeue; their processes too, where the nodes are this machine."""
+    """Sees jobs in squeue; their processes too, where the nodes are this machine.
+
+    Args:
+        backend: what ``fiber plugin check`` tests; Slurm is asked without it.
+    """
+
+    def __init__(self, backend: Backend | None = None) -> None:
+        super().__init__()
 
     def left(self, run_id: str) -> Sequence[str]:
         """Processes here, and jobs that have not ended."""
