@@ -194,8 +194,17 @@ TABLE: dict[str, Deviation] = {
         "Barrier BoundedSemaphore Condition Event Lock RLock Semaphore",
         better("see the package; `ctx` may be omitted"),
     ),
-    "synchronize.SemLock": different("a base class only; there is no semaphore of the system"),
-    **_internal("synchronize", "RECURSIVE_MUTEX SEMAPHORE", "no semaphores of the system are used"),
+    "synchronize.SemLock": different("a base class only"),
+    **{
+        f"synchronize.{kind}.{name}": different(
+            "a slot that holds a function, so that `with` calls it at once; call it of an object, not of the class"
+        )
+        for kind in ("BoundedSemaphore", "Lock", "RLock", "SemLock", "Semaphore")
+        for name in ("__enter__", "__exit__")
+    },
+    **_internal(
+        "synchronize", "RECURSIVE_MUTEX SEMAPHORE", "numbers for the semaphores of the system"
+    ),
     # -- sharedctypes
     "sharedctypes.rebuild_ctype": different("for pickles only; has arguments of its own"),
     # -- context

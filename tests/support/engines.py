@@ -73,6 +73,19 @@ def ssh(*, apart: bool = False) -> Iterator[Mapping[str, str]]:
 
 
 @contextlib.contextmanager
+def slurm() -> Iterator[Mapping[str, str]]:
+    """A cluster of three nodes of this machine, with CPUs enough for tests that ask for none."""
+    from slurm_cluster import slurm_cluster
+
+    with slurm_cluster() as cluster:
+        yield {
+            **cluster.environ,
+            "FIBER_SLURM_ADDRESS": "127.0.0.1",
+            "FIBER_SLURM_FOLDER": str(cluster.folder / "shared"),
+        }
+
+
+@contextlib.contextmanager
 def k8s(*, outside: bool = False) -> Iterator[Mapping[str, str]]:
     """An emulated cluster whose pods are containers of an engine of the tests' own.
 
@@ -143,6 +156,7 @@ ENGINES: Mapping[str, Engine] = {
     "docker": docker,
     "ssh": ssh,
     "ssh-apart": functools.partial(ssh, apart=True),
+    "slurm": slurm,
     "k8s": k8s,
     "k8s-outside": functools.partial(k8s, outside=True),
 }
