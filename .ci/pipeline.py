@@ -163,6 +163,7 @@ def lanes(shop: Workshop, changes: Changes | None) -> list[list[Stage]]:
             Check("wheels", wheels, wheels),
             Check("core on docker", core_on_docker, None, OF_REMOTE_JOBS),
             Check("core on ssh", core_on_ssh, None, OF_REMOTE_JOBS),
+            Check("core on slurm", core_on_slurm, None, (*OF_REMOTE_JOBS, *OF_SLURM)),
             Check("mpi", mpi, None, OF_MPI),
             Check("an ordinary user (README)", ordinary_user, None, OF_USERS),
             Check("a newcomer (README)", newcomer),
@@ -292,6 +293,12 @@ def by_messages(shop: Workshop, it: Running) -> None:
 def core_on_docker(shop: Workshop, it: Running) -> None:
     """Some of the core's tests, in containers."""
     on_engine(shop, it, "--fiber-backend", "docker", OF_CORE[0], OF_CORE[-1])
+
+
+def core_on_slurm(shop: Workshop, it: Running) -> None:
+    """Some of the core's tests, as batch jobs, and rings."""
+    words = (OF_CORE[0], "fiber_core/tests/_ring/test_ring.py")
+    on_engine(shop, it, "--fiber-backend", "slurm", *words)
 
 
 def core_on_ssh(shop: Workshop, it: Running) -> None:

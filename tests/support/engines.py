@@ -82,6 +82,8 @@ def slurm() -> Iterator[Mapping[str, str]]:
             **cluster.environ,
             "FIBER_SLURM_ADDRESS": "127.0.0.1",
             "FIBER_SLURM_FOLDER": str(cluster.folder / "shared"),
+            # more than a job has that asks for none: some tests send hundreds of megabytes
+            "FIBER_MEMORY": "1G",
         }
 
 
