@@ -87,9 +87,12 @@ class TestChoice:
         [
             ("plugins/fiber_docker/src/fiber_docker/jobs.py", {"docker"}),
             ("plugins/fiber_ssh/tests/conftest.py", {"ssh"}),
-            ("tests/support/slurm_cluster.py", {"slurm"}),
+            ("tests/support/slurm_cluster.py", {"slurm", "core on slurm"}),
             ("plugins/fiber_k8s/src/fiber_k8s/manifest.py", {"k8s on containers"}),
-            ("fiber_core/src/fiber/_tunnel/hub.py", {"ssh", "core on ssh", "core on docker"}),
+            (
+                "fiber_core/src/fiber/_tunnel/hub.py",
+                {"ssh", "core on ssh", "core on docker", "core on slurm"},
+            ),
             ("fiber_core/src/fiber/_ring/mpi/crew.py", {"mpi", "examples"}),
             ("fiber_core/src/fiber/pool.py", {"libraries"}),
             ("bootstrap.py", {"an ordinary user (README)"}),
