@@ -95,6 +95,8 @@ def recognise(program: str, output: str) -> Stack:
 
 #: alternative to our agent, for daemons on members, which refuse to run where no agent exists
 _FALLBACK = " : true"
+#: batch systems whose allocations Open MPI would use in place of our host file
+_NO_BATCH_SYSTEM = "^slurm,tm,pbs,lsf,gridengine"
 #: agents at once: all of them, for none ends before its daemon does
 _MANY = "4096"
 #: PMIx keeps an interface's index in 16 bits with a sign, and takes one beyond for no interface:
@@ -150,6 +152,9 @@ def arguments(stack: Stack, count: int | None, *, hostfile: str | None = None) -
 def _open_mpi(facts: RunFacts) -> dict[str, str]:
     networks = ",".join(facts.networks)
     found = {
+        # in a batch job it would take the nodes of that job, and its batch system's way to them
+        "OMPI_MCA_plm": "rsh",
+        "OMPI_MCA_ras": _NO_BATCH_SYSTEM,
         "OMPI_MCA_plm_rsh_agent": facts.agent + _FALLBACK,
         # each daemon is started from here, and its agent stays with it
         "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
@@ -172,6 +177,8 @@ def _open_mpi(facts: RunFacts) -> dict[str, str]:
 def _prrte(facts: RunFacts) -> dict[str, str]:
     networks = ",".join(facts.networks)
     found = {
+        "PRTE_MCA_plm": "ssh",
+        "PRTE_MCA_ras": _NO_BATCH_SYSTEM,
         "PRTE_MCA_plm_ssh_agent": facts.agent + _FALLBACK,
         "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
         "PRTE_MCA_plm_ssh_num_concurrent": _MANY,
