@@ -27,10 +27,12 @@ _POOL = """
 import sys, time
 import fiber as mp
 
-def wait(_):
+def wait(begun):
+    begun.set()
     time.sleep(600)
 
-def eat(_):
+def eat(begun):
+    begun.set()
     held = []
     while True:
         held.append(bytearray(b"x" * (20 << 20)))
@@ -40,9 +42,13 @@ def main():
     job = mp.meta(memory="100Mi")(eat) if what == "eat" else wait
     with mp.Pool(count, error_handling=False) as pool:
         pool.map(abs, range(count * 4))
+        begun = mp.Event()
+        result = pool.apply_async(job, (begun,))
+        # a worker whose place is taken away before hands the task back
+        begun.wait()
         print("up", flush=True)
         try:
-            pool.apply(job, (0,))
+            result.get()
         except mp.FiberError as error:
             print(str(error).replace("\\n", " "), flush=True)
 
