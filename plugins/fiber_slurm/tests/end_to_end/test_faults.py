@@ -63,8 +63,8 @@ def settings(environ):
 
 
 @pytest.fixture
-def start(settings, tmp_path):
-    """Starts a program with a pool; it is ended."""
+def start(cluster, settings, tmp_path):
+    """Starts a program with a pool; it is ended, and its jobs with it."""
     (tmp_path / "pool.py").write_text(_POOL)
     with contextlib.ExitStack() as stack:
 
@@ -75,6 +75,8 @@ def start(settings, tmp_path):
             return program
 
         yield started
+    # the next test looks for jobs of its own
+    assert left(cluster) == []
     # what it left on this machine the next program removes
     rundir.sweep()
 
