@@ -646,7 +646,7 @@ class Executor(_futures.Executor):
             chunksize: items that stay together on one worker.
             buffersize: chunks that may be on their way or waiting to be taken; more are drawn as
                 results are taken.
-            progress: True to show how far it is, or a callable; as for :meth:`fiber.pool.Pool.map`.
+            progress: True to show how far it is, or a callable; as for :meth:`fiber.Pool.map`.
 
         Raises:
             TypeError: ``buffersize`` is no whole number, or ``progress`` nothing of that kind.

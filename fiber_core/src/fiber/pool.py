@@ -8,7 +8,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast, overload
 
 from fiber._runtime.start import ready_runtime
 from fiber._tasks.protocol import Mode
@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVarTuple, Unpack
 
     Ts = TypeVarTuple("Ts")
-#: True to show progress, or what is called with it
-ProgressOption: TypeAlias = "bool | Callable[[Progress], object]"
 RUN, CLOSE, TERMINATE = "RUN", "CLOSE", "TERMINATE"
 ApplyResult = AsyncResult
 
@@ -273,7 +271,7 @@ class Pool:
         iterable: Iterable[S],
         chunksize: int | None = None,
         *,
-        progress: ProgressOption = False,
+        progress: bool | Callable[[Progress], object] = False,
     ) -> list[T]:
         """``func`` of each item in parallel; the results in order.
 
@@ -303,7 +301,7 @@ class Pool:
         callback: Callable[[list[T]], Any] | None = None,
         error_callback: Callable[[BaseException], Any] | None = None,
         *,
-        progress: ProgressOption = False,
+        progress: bool | Callable[[Progress], object] = False,
     ) -> MapResult[T]:
         """As :meth:`map`, without waiting."""
         mode = Mode.MAP
@@ -315,7 +313,7 @@ class Pool:
         iterable: Iterable[Iterable[Any]],
         chunksize: int | None = None,
         *,
-        progress: ProgressOption = False,
+        progress: bool | Callable[[Progress], object] = False,
     ) -> list[T]:
         """As :meth:`map`, each item unpacked into arguments."""
         return self._map_and_wait(func, Mode.STARMAP, iterable, chunksize, progress)
@@ -328,7 +326,7 @@ class Pool:
         callback: Callable[[list[T]], Any] | None = None,
         error_callback: Callable[[BaseException], Any] | None = None,
         *,
-        progress: ProgressOption = False,
+        progress: bool | Callable[[Progress], object] = False,
     ) -> MapResult[T]:
         """As :meth:`starmap`, without waiting."""
         mode = Mode.STARMAP
@@ -340,7 +338,7 @@ class Pool:
         iterable: Iterable[S],
         chunksize: int = 1,
         *,
-        progress: ProgressOption = False,
+        progress: bool | Callable[[Progress], object] = False,
     ) -> IMapIterator[T]:
         """An iterator of results in order.
 
@@ -355,7 +353,7 @@ class Pool:
         iterable: Iterable[S],
         chunksize: int = 1,
         *,
-        progress: ProgressOption = False,
+        progress: bool | Callable[[Progress], object] = False,
     ) -> IMapUnorderedIterator[T]:
         """As :meth:`imap`, with results in the order in which they come."""
         stream = self._imap(func, iterable, chunksize, UnorderedStream(), progress)
@@ -434,7 +432,7 @@ class Pool:
         chunksize: int | None,
         callback: Any,
         error_callback: Any,
-        progress: ProgressOption,
+        progress: bool | Callable[[Progress], object],
     ) -> _Map:
         chunk = resolve_chunksize(chunksize)
         self._check_running()
@@ -457,7 +455,7 @@ class Pool:
         mode: Mode,
         iterable: Iterable[Any],
         chunksize: int | None,
-        progress: ProgressOption,
+        progress: bool | Callable[[Progress], object],
     ) -> list[Any]:
         result, watch, group, call = self._map(
             func, mode, iterable, chunksize, None, None, progress
@@ -478,7 +476,7 @@ class Pool:
         iterable: Iterable[Any],
         chunksize: int,
         stream: Stream,
-        progress: ProgressOption,
+        progress: bool | Callable[[Progress], object],
     ) -> Stream:
         chunk = resolve_chunksize(chunksize)
         if progress is False:

@@ -413,12 +413,12 @@ class Dispatcher:
         """What waits, runs and has ended; a walk over all calls and workers."""
         with self.lock:
             totals = self.table.totals()
+            holdings = self.table.holdings()
             held: dict[str, tuple[int, str]] = {}
             for session in self._sessions.values():
-                entries = self.table.held(session.name)
-                calls = (self._calls.get(entry.call) for entry in entries)
-                name = next((call.name for call in calls if call is not None), "")
-                held[session.ident] = sum(one.stop - one.done for one in entries), name
+                count, number = holdings.get(session.name, (0, None))
+                call = None if number is None else self._calls.get(number)
+                held[session.ident] = count, "" if call is None else call.name
             return TasksView(
                 waiting=totals.waiting,
                 running=totals.running,

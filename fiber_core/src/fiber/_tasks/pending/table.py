@@ -321,6 +321,16 @@ class PendingTable:
         # what two workers hold is counted for both
         return views.Totals(max(0, count - finished - running), running, finished)
 
+    def holdings(self) -> dict[str, tuple[int, int | None]]:
+        """By worker: how many items it holds, and the call of the first; a walk over all of them."""
+        return {
+            worker.id: (
+                sum(entry.stop - entry.done for entry in worker.held),
+                next((entry.call.id for entry in worker.held), None),
+            )
+            for worker in self._ledger.workers.values()
+        }
+
     def snapshot(self) -> views.Snapshot:
         """View of everything; costs a walk over all calls and workers."""
         return views.Snapshot(

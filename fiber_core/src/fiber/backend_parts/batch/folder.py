@@ -1,6 +1,6 @@
 """Folder of a run on a file system that the nodes of a batch system see.
 
-============  ===========================================================================
+============= ===========================================================================
 ``owner``     the program that submits; see :class:`~fiber.backend_parts.liveness.Claim`
 ``alive``     a number that the program renews, for observers on other hosts
 ``node.py``   the program that runs a job on its node, and ``first.py``, which it imports
@@ -9,7 +9,7 @@
 ``logs/``     what jobs wrote, a file a job
 ``marks/``    ``KEY.started`` and ``KEY.ended``, each written elsewhere and renamed
 ``submitted`` a line for each job that the platform accepted, with its id
-============  ===========================================================================
+============= ===========================================================================
 
 All folders are 0700. Nothing here asks the platform.
 """

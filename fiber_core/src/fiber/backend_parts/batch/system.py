@@ -135,7 +135,7 @@ class BatchSystem(abc.ABC):
     def stream(self, job_id: str, argv: Sequence[str]) -> Sequence[str]:
         """As :meth:`beside`, but bytes of the streams arrive unchanged and at once.
 
-        It writes :data:`READY` before anything else once they do.
+        It writes ``READY`` before anything else once they do.
         """
         raise CapabilityError(self.title, "streams", "open_stream")
 
