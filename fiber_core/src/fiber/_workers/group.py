@@ -181,15 +181,13 @@ class WorkerGroup:
         self._replace_running_later(call)
 
     def _replace_running_later(self, call: Call) -> None:
-        running, behind = self.dispatcher.holders(call)
-        if (running or behind) and not self._closing:
-            delay = self._runtime.timing.interrupted
-            self._runtime.reactor.call_later(delay, lambda: self._replace_running(call))
+        delay = self._runtime.timing.interrupted
+        self._runtime.reactor.call_later(delay, lambda: self._replace_running(call))
 
     def _replace_running(self, call: Call) -> None:
         if self._closing:
             return
-        running, _ = self.dispatcher.holders(call)
+        running, behind = self.dispatcher.holders(call)
         replaced = [one for ident in running if (one := self._manager_of(ident).replace(ident))]
         if replaced:
             log.warning(
@@ -197,8 +195,9 @@ class WorkerGroup:
                 self._name,
                 names_of(replaced),
             )
-        # those behind the tasks of other calls may begin
-        self._replace_running_later(call)
+        if running or behind:
+            # those behind the tasks of other calls may begin
+            self._replace_running_later(call)
 
     def retire(self) -> None:
         """Retire every worker; no call may be queued any more."""
