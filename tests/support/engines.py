@@ -78,13 +78,8 @@ def slurm() -> Iterator[Mapping[str, str]]:
     from slurm_cluster import slurm_cluster
 
     with slurm_cluster() as cluster:
-        yield {
-            **cluster.environ,
-            "FIBER_SLURM_ADDRESS": "127.0.0.1",
-            "FIBER_SLURM_FOLDER": str(cluster.folder / "shared"),
-            # more than a job has that asks for none: some tests send hundreds of megabytes
-            "FIBER_MEMORY": "1G",
-        }
+        # more than a job has that asks for none: some tests send hundreds of megabytes
+        yield {**cluster.program_environ, "FIBER_MEMORY": "1G"}
 
 
 @contextlib.contextmanager

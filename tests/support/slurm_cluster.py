@@ -98,6 +98,21 @@ class SlurmCluster:
         """Variables by which Slurm's commands ask this cluster."""
         return {"SLURM_CONF": str(self.conf)}
 
+    @property
+    def shared(self) -> Path:
+        """Folder of jobs' files, which all nodes see."""
+        return self.folder / "shared"
+
+    @property
+    def program_environ(self) -> dict[str, str]:
+        """Variables by which a program uses this cluster."""
+        return {
+            **self.environ,
+            "FIBER_BACKEND": "slurm",
+            "FIBER_SLURM_ADDRESS": "127.0.0.1",
+            "FIBER_SLURM_FOLDER": str(self.shared),
+        }
+
     # -- the daemons
 
     def start(self) -> None:

@@ -24,7 +24,7 @@ def cluster():
 @pytest.fixture
 def folder(cluster):
     """Folder of jobs' files, which all nodes see."""
-    return cluster.folder / "shared"
+    return cluster.shared
 
 
 @pytest.fixture
@@ -39,14 +39,9 @@ def slurm_config(folder):
 
 
 @pytest.fixture
-def environ(cluster, folder):
+def environ(cluster):
     """Variables by which a program uses the cluster."""
-    return {
-        **cluster.environ,
-        "FIBER_BACKEND": "slurm",
-        "FIBER_SLURM_ADDRESS": "127.0.0.1",
-        "FIBER_SLURM_FOLDER": str(folder),
-    }
+    return cluster.program_environ
 
 
 @pytest.fixture
