@@ -326,12 +326,9 @@ class Dispatcher:
     def cancel(self, call: Call) -> None:
         """End a call with ``CancelledError``; outcomes of what runs of it are dropped."""
         with self.lock:
-            if self._calls.pop(call.number, None) is None:
-                return
-            self._feed(events.CallDropped(call.number))
-            call.sink.broken(CancelledError())
-            self._release(call)
-            self._drained.notify_all()
+            if call.number in self._calls:
+                self._drop(call, CancelledError())
+                self._drained.notify_all()
 
     def holders(self, call: Call) -> tuple[list[str], list[str]]:
         """Identities of the workers that run items of a call, and of those that hold some behind others."""
@@ -350,11 +347,15 @@ class Dispatcher:
             if self._ended is None:
                 self._ended = error
             while self._calls:
-                number, call = self._calls.popitem()
-                self._feed(events.CallDropped(number))
-                call.sink.broken(error)
-                self._release(call)
+                self._drop(next(reversed(self._calls.values())), error)
             self._drained.notify_all()
+
+    def _drop(self, call: Call, error: BaseException) -> None:
+        """End a call with an error, under the lock."""
+        del self._calls[call.number]
+        self._feed(events.CallDropped(call.number))
+        call.sink.broken(error)
+        self._release(call)
 
     def wait_drained(self, refusal: BaseException) -> None:
         """Wait until no call is left; from then on :meth:`add` raises ``refusal``."""
