@@ -151,7 +151,7 @@ class Workshop:
 
     def environment(self, it: Running, name: str) -> Path:
         """Have an environment of tox's; its Python."""
-        # several may have one folder
+        # stages that run side by side may ask for the same
         with self._making:
             if name not in self._made:
                 tox = (_TOOLS / "bin" / "tox", "run", "-q", "--notest", "-e", name)
@@ -159,8 +159,7 @@ class Workshop:
                 compiled = "true" if name.endswith("-docker") else "false"
                 it.run(*tox, PATH=self._path, UV_COMPILE_BYTECODE=compiled)
                 self._made.add(name)
-        folder = name.partition("-")[0] if name.startswith("py3") else name
-        return ROOT / ".tox" / folder / "bin" / "python"
+        return ROOT / ".tox" / name / "bin" / "python"
 
     def add(self, it: Running, python: Path, *words: str) -> bool:
         """Whether an environment could be given what is not in tox.ini."""

@@ -1,5 +1,6 @@
 """The gate runs what a change touches and always the same core; the whole runs everything."""
 
+import configparser
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -126,3 +127,12 @@ class TestChoice:
         absent = [p for p in watched if not any(each.startswith(p) for each in known)]
         absent += [path for path in files if not (ROOT / path).exists()]
         assert absent == []
+
+
+def test_no_two_environments_of_tox_share_a_folder():
+    """Tox empties a folder that another environment made: under the tests that run there."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / "tox.ini")
+    folders = {name: config.get(name, "env_dir", fallback=name) for name in config.sections()}
+    assert "env_dir" not in config["testenv"]
+    assert len(set(folders.values())) == len(folders)
