@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import logging
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import metadata
+from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks import tasks
@@ -22,7 +25,10 @@ OTHERS = {
     "ipyparallel": "ipyparallel",
     "ray": "ray",
     "pyspark": "pyspark",
+    "dragon": "dragonhpc",
 }
+#: another ``multiprocessing`` for clusters; on this machine alone
+DRAGON = "dragon"
 
 
 class Session(Protocol):
@@ -44,6 +50,14 @@ def installed() -> list[str]:
     return [name for name in found if name != "pyspark" or shutil.which("java")]
 
 
+def launcher(contender: str) -> list[str]:
+    """What a contender's program is started by, before its own command."""
+    if contender != DRAGON:
+        return []
+    # beside the interpreter, which need not be on PATH
+    return [str(Path(sys.executable).with_name("dragon")), "-s"]
+
+
 def slowness(contender: str) -> int:
     """By how much rows that count tasks shorten a round; those of 1 ms and more a task need it."""
     return 1 if contender in JUDGED else 20
@@ -59,7 +73,7 @@ def versions() -> dict[str, str]:
 
 
 def module(contender: str) -> Any:
-    """What has ``Process``, ``Queue`` and ``Pool``: fiber, or the standard library's fork context."""
+    """What has ``Process``, ``Queue`` and ``Pool``: fiber, the standard library's fork context, or DragonHPC."""
     if contender == OURS:
         import fiber
 
@@ -68,6 +82,14 @@ def module(contender: str) -> Any:
         import multiprocessing
 
         return multiprocessing.get_context("fork")
+    if contender == DRAGON:
+        # puts its start method into the standard library's module
+        import multiprocessing
+
+        import dragon  # noqa: F401
+
+        multiprocessing.set_start_method(DRAGON, force=True)
+        return multiprocessing.get_context(DRAGON)
     msg = f"{contender!r} has no processes and queues"
     raise ValueError(msg)
 
@@ -150,14 +172,8 @@ class _Others:
 
 
 @contextlib.contextmanager
-def _fiber(workers: int) -> Iterator[Session]:
-    with module(OURS).Pool(workers) as pool:
-        yield _Pool(pool)
-
-
-@contextlib.contextmanager
-def _multiprocessing(workers: int) -> Iterator[Session]:
-    with module(BASELINE).Pool(workers) as pool:
+def _pool(contender: str, workers: int) -> Iterator[Session]:
+    with module(contender).Pool(workers) as pool:
         yield _Pool(pool)
 
 
@@ -294,8 +310,9 @@ def _pyspark(workers: int) -> Iterator[Session]:
 
 
 _OPENERS: dict[str, Callable[[int], contextlib.AbstractContextManager[Session]]] = {
-    OURS: _fiber,
-    BASELINE: _multiprocessing,
+    OURS: functools.partial(_pool, OURS),
+    BASELINE: functools.partial(_pool, BASELINE),
+    DRAGON: functools.partial(_pool, DRAGON),
     "loky": _loky,
     "distributed": _distributed,
     "ipyparallel": _ipyparallel,

@@ -7,13 +7,15 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import rows
+from benchmarks import contenders, rows
 from benchmarks.model import FLOOR, JUDGED, Row, Sizes, Values
 
 ROOT = Path(__file__).parents[1]
@@ -34,21 +36,31 @@ class Driver:
         self._name = f"{contender} at {row}"
         # removed with its last descriptor
         self._errors = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 - closed by close()
+        self._socket: socket.socket | None = None
+        #: the program's, which a launcher may have started
+        self._pid: int | None = None
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.driver", row, contender, json.dumps(sizes)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": path},
-        )
-        try:
-            self._answer()
-        except BaseException:
-            self.close()
-            raise
+        # a launcher of a framework's passes no standard input on
+        with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
+            address = str(Path(folder, "socket"))
+            listener.bind(address)
+            listener.listen()
+            words = (sys.executable, "-m", "benchmarks.driver", row, contender)
+            self._process = subprocess.Popen(
+                [*contenders.launcher(contender), *words, json.dumps(sizes), address],
+                stdin=subprocess.DEVNULL,
+                stdout=self._errors,
+                stderr=self._errors,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+            try:
+                self._socket = self._accept(listener)
+                self._answers = self._socket.makefile("r")
+                self._pid = int(self._answer())
+            except BaseException:
+                self.close()
+                raise
 
     def round(self) -> Mapping[str, float]:
         """Have a round done.
@@ -56,10 +68,9 @@ class Driver:
         Raises:
             ContenderError: it ended, or took longer than a round may take.
         """
-        assert self._process.stdin is not None
+        assert self._socket is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write("round\n")
-            self._process.stdin.flush()
+            self._socket.sendall(b"round\n")
         values: dict[str, float] = json.loads(self._answer())
         return values
 
@@ -69,33 +80,51 @@ class Driver:
         Raises:
             ContenderError: it did not end by itself; the text has where it stood.
         """
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
+        if self._socket is not None:
+            self._answers.close()
+            self._socket.close()
         try:
             self._process.wait(PATIENCE / 10)
         except subprocess.TimeoutExpired:
             # faulthandler writes the stacks of its threads
-            self._process.send_signal(signal.SIGABRT)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid or self._process.pid, signal.SIGABRT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(PATIENCE / 10)
+            self._process.kill()
             self._process.wait()
             what = "did not end"
             raise self._error(what) from None
         finally:
-            self._process.stdout.close()
             self._errors.close()
 
     def _error(self, what: str) -> ContenderError:
+        # what it wrote last comes after the end of its connection
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1)
         self._errors.seek(0)
         return ContenderError(f"{self._name} {what}:\n{self._errors.read()[-5000:]}")
 
+    def _accept(self, listener: socket.socket) -> socket.socket:
+        what, deadline = "ended", time.monotonic() + PATIENCE
+        while self._process.poll() is None:
+            if select.select([listener], [], [], 0.1)[0]:
+                accepted = listener.accept()[0]
+                accepted.settimeout(PATIENCE)
+                return accepted
+            if time.monotonic() > deadline:
+                what = f"did not begin for {PATIENCE:.0f} s"
+                break
+        raise self._error(what)
+
     def _answer(self) -> str:
-        assert self._process.stdout is not None
-        readable, _, _ = select.select([self._process.stdout], [], [], PATIENCE)
-        line: str = self._process.stdout.readline() if readable else ""
-        if not line:
-            raise self._error("ended" if readable else f"gave no answer for {PATIENCE:.0f} s")
-        return line
+        what = "ended"
+        try:
+            if line := self._answers.readline():
+                return line
+        except TimeoutError:
+            what = f"gave no answer for {PATIENCE:.0f} s"
+        raise self._error(what)
 
 
 def measure(
@@ -116,7 +145,8 @@ def measure(
         values: dict[str, dict[str, list[float]]] = {metric.name: {} for metric in row.METRICS}
         judged = [who for who in JUDGED if can(row, who)]
         # a contender of this row alone is no framework that anybody installs
-        named = [who for who in row.CONTENDERS or () if who not in JUDGED] if others else []
+        known = {*JUDGED, *contenders.OTHERS}
+        named = [who for who in row.CONTENDERS or () if who not in known] if others else []
         for group in (judged, *([who] for who in (*named, *others) if can(row, who))):
             say(f"{name}: {', '.join(group)}")
             try:

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks import contenders, tasks
 from benchmarks.model import BASELINE, OURS, Bar, Metric, Round, Sizes
 
-CONTENDERS = (OURS, BASELINE)
+CONTENDERS = (OURS, BASELINE, contenders.DRAGON)
 _WAYS = {"queue": "Queues", "pipe": "Pipe", "pool": "Pool"}
 _PARTS = {"1mb": 8, "8mb": 1}
 METRICS = tuple(

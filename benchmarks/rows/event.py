@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from benchmarks import contenders, tasks
 from benchmarks.model import BASELINE, OURS, Bar, Metric, Round, Sizes
 
-CONTENDERS = (OURS, BASELINE)
+CONTENDERS = (OURS, BASELINE, contenders.DRAGON)
 METRICS = (
     Metric("event", "Event, there and back", "µs", bars=(Bar(2.0),)),
     Metric("barrier", "Barrier of four", "µs", bars=(Bar(2.0),)),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from benchmarks import contenders, tasks
 from benchmarks.model import BASELINE, OURS, Bar, Metric, Round, Sizes
 
-CONTENDERS = (OURS, BASELINE)
+CONTENDERS = (OURS, BASELINE, contenders.DRAGON)
 METRICS = (
     Metric("lock", "Lock, taken and released", "1/s", bars=(Bar(1.0),), more=True),
     Metric("value", "Value += 1 under its lock", "1/s", bars=(Bar(1.0),), more=True),

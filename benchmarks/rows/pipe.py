@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks import contenders, tasks
 from benchmarks.model import BASELINE, OURS, Bar, Metric, Round, Sizes
 
-CONTENDERS = (OURS, BASELINE)
+CONTENDERS = (OURS, BASELINE, contenders.DRAGON)
 METRICS = (
     Metric("pipe", "Pipe, a small message there and back", "µs", bars=(Bar(1.2),)),
     Metric("simple-queue", "SimpleQueue, a small item there and back", "µs", bars=(Bar(1.2),)),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from benchmarks import contenders, tasks
 from benchmarks.model import BASELINE, OURS, Bar, Metric, Round, Sizes
 
-CONTENDERS = (OURS, BASELINE)
+CONTENDERS = (OURS, BASELINE, contenders.DRAGON)
 METRICS = (Metric("queue", "Queue, 2 writers, 2 readers", "items/s", bars=(Bar(1.0),), more=True),)
 
 
