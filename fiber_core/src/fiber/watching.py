@@ -119,6 +119,8 @@ class WorkerStatus:
     running: int
     #: name of the function that it runs; "" where it holds nothing
     function: str
+    #: id of its job, by which ``fiber logs`` and ``fiber exec`` name it; "" until it has one
+    job: str = ""
 
 
 @values.frozen(kw_only=True)
@@ -133,6 +135,12 @@ class FailedTask:
     error: str
     #: seconds since the epoch
     when: float
+    #: traceback in its worker, the end of a long one; "" where there is none, as of one given up
+    traceback: str = ""
+    #: name of the worker that ran it; "" where that has ended
+    worker: str = ""
+    #: name for ``fiber replay``; "" where it is not kept
+    replay: str = ""
 
 
 @values.frozen(kw_only=True)
@@ -185,6 +193,8 @@ class ProcessState:
     state: str
     #: why, in the platform's words
     reason: str
+    #: id of its job, by which ``fiber logs`` and ``fiber exec`` name it; "" until it has one
+    job: str = ""
 
 
 @values.frozen(kw_only=True)
@@ -215,6 +225,8 @@ class RunStatus:
     processes: tuple[ProcessState, ...]
     #: its queues
     queues: tuple[QueueStatus, ...]
+    #: host of the program
+    host: str = ""
 
 
 def status() -> RunStatus:
@@ -235,6 +247,7 @@ def status() -> RunStatus:
             pools=(),
             processes=(),
             queues=(),
+            host=os.uname().nodename,
         )
     # by name: what collects is built upon these values
     found: RunStatus = load_object("fiber._watch.status:collect")(started)

@@ -63,6 +63,10 @@ def test_it_tells_what_waits_runs_and_has_failed_and_which_workers_do_it(pool, t
     assert None not in {worker.pid for worker in told.workers}
     (error,) = told.errors
     assert (error.function, error.item, error.error) == ("fail_at", 2, "ValueError: bad 2")
+    assert error.worker in {worker.name for worker in told.workers}
+    assert error.traceback.startswith("Traceback (most recent call last):\n")
+    assert error.traceback.endswith("\nValueError: bad 2")
+    assert error.replay == ""
     until(lambda: only_pool().done == 12)
 
 
@@ -97,6 +101,7 @@ def test_a_program_that_has_started_nothing_has_an_empty_one(monkeypatch):
         pools=(),
         processes=(),
         queues=(),
+        host=os.uname().nodename,
     )
 
 
@@ -116,7 +121,7 @@ def test_a_worker_is_in_one_state_and_its_platform_says_why(record, status, expe
     job = FakeJob("1", 1, lambda job, status: None)
     job.status = None if status is None else JobStatus(state=status, message="no room")
     job.process_status = lambda index: None
-    job.host = ""
+    job.host, job.job = "", None
 
     found = module._of_worker(WorkerRecord("1", "worker-1", 0, job, **record), 1, "train")
 

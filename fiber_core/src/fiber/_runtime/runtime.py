@@ -217,8 +217,8 @@ class Runtime:
         self.router = Router(self)
         self._clients: ClientPool | None = None
         self._parts: list[Any] = []
-        #: trace of this process's pools that is being written; None for none
-        self.tracer: Any = None
+        #: what notes the tasks of this process's pools, those to come too; see ``_watch.trace``
+        self.traces: list[Any] = []
         self._has_asked_for_trace = False
         self._finalizer: util.Finalize | None = None
         # 0 is the process itself
@@ -443,8 +443,8 @@ class Runtime:
         """What :meth:`own` was given and is not closed."""
         return tuple(self._parts)
 
-    def started_tracer(self) -> Any:
-        """The trace of this process's pools; started where the setting ``trace`` names a file."""
+    def started_traces(self) -> list[Any]:
+        """The traces of this process's pools; one is started where the setting ``trace`` names a file."""
         path = self.config.trace
         if path is not None and self.is_master and not self._has_asked_for_trace:
             self._has_asked_for_trace = True
@@ -455,7 +455,7 @@ class Runtime:
             except OSError as error:
                 msg = f"setting 'trace': {path} cannot be written: {error}"
                 raise ConfigError(msg) from error
-        return self.tracer
+        return list(self.traces)
 
     def children(self) -> list[Child]:
         """The jobs that this process started and that have not ended."""

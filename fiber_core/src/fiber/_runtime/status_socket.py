@@ -12,13 +12,30 @@ import logging
 import os
 import socket
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fiber._base.entry_points import load_object
 from fiber._wire import fork
+from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
     from fiber._runtime.runtime import Runtime
+
+
+class Answers(Protocol):
+    """What answers the requests of one connection."""
+
+    def answer(self, wanted: object, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer to a request, of JSON's types.
+
+        Raises:
+            FiberError: it cannot be told, or there is no such thing to ask for.
+        """
+
+    def close(self) -> None:
+        """Have nothing done for this connection any more."""
+
 
 log = logging.getLogger("fiber")
 
@@ -104,10 +121,11 @@ class StatusSocket:
         thread.start()
 
     def _serve(self, connection: socket.socket) -> None:
+        answers: Answers = load_object("fiber._watch.answers:Answers")(self._runtime)
         try:
-            with connection, connection.makefile("rb") as requests:
+            with connection, connection.makefile("rb") as requests, contextlib.closing(answers):
                 while line := requests.readline(_MAX_REQUEST):
-                    answer = json.dumps(self._answer(line), default=str)
+                    answer = json.dumps(self._answer(answers, line), default=str)
                     connection.sendall(answer.encode() + b"\n")
         except OSError as error:
             log.debug("fiber: a request for the status of this run was left: %s", error)
@@ -115,13 +133,13 @@ class StatusSocket:
             with self._lock:
                 self._connections.pop(connection, None)
 
-    def _answer(self, line: bytes) -> dict[str, Any]:
+    def _answer(self, answers: Answers, line: bytes) -> dict[str, Any]:
         try:
             request = json.loads(line)
             wanted = request["ask"]
         except (ValueError, KeyError, TypeError, RecursionError):
             return {"error": 'a request is a line such as {"ask": "status"}'}
-        if wanted != "status":
-            return {"error": f"there is no {wanted!r} to ask for; ask for 'status'"}
-        found: dict[str, Any] = load_object("fiber._watch.status:as_data")(self._runtime)
-        return found
+        try:
+            return answers.answer(wanted, request)
+        except FiberError as error:
+            return {"error": str(error)}

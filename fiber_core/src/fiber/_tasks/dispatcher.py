@@ -121,6 +121,43 @@ class Tracer(Protocol):
         """A worker has ended; so many items run again, and so many were given up."""
 
 
+class Tracers:
+    """Several tracers as one."""
+
+    def __init__(self, tracers: Iterable[Tracer]) -> None:
+        self._tracers = tuple(tracers)
+
+    def added(self, call: Call) -> None:
+        """A call was added."""
+        for one in self._tracers:
+            one.added(call)
+
+    def ended(self, call: Call) -> None:
+        """A call is over."""
+        for one in self._tracers:
+            one.ended(call)
+
+    def dispatched(self, worker: str, step: events.Dispatch, call: Call, size: float) -> None:
+        """An entry was sent to a worker."""
+        for one in self._tracers:
+            one.dispatched(worker, step, call, size)
+
+    def done(self, worker: str, done: protocol.Done, size: int) -> None:
+        """A worker has reported items."""
+        for one in self._tracers:
+            one.done(worker, done, size)
+
+    def failed(self, call: Call, errors: Mapping[int, BaseException | None]) -> None:
+        """Some items have failed."""
+        for one in self._tracers:
+            one.failed(call, errors)
+
+    def lost(self, worker: str, attempt: Attempt | None, requeued: int, abandoned: int) -> None:
+        """A worker has ended."""
+        for one in self._tracers:
+            one.lost(worker, attempt, requeued, abandoned)
+
+
 class Mishap(NamedTuple):
     """A task that failed."""
 
@@ -132,10 +169,16 @@ class Mishap(NamedTuple):
     error: str
     #: seconds since the epoch
     when: float
+    #: traceback in the worker, its end where it is long; "" where there is none
+    traceback: str
+    #: name by which it is kept; "" where it is not
+    replay: str
+    #: identity of the worker that ran it; "" where it was given up
+    worker: str
 
 
-#: most failed tasks that are remembered, and characters of what each says
-_MOST_MISHAPS, _MOST_TEXT = 8, 500
+#: most failed tasks that are remembered, and characters of what each says and of its traceback
+_MOST_MISHAPS, _MOST_TEXT, _MOST_TRACEBACK = 8, 500, 8000
 
 
 class Mishaps:
@@ -149,13 +192,26 @@ class Mishaps:
         #: the last ones that failed
         self.last: deque[Mishap] = deque(maxlen=_MOST_MISHAPS)
 
-    def failed(self, function: str, errors: Mapping[int, BaseException | None]) -> None:
+    def failed(
+        self, function: str, errors: Mapping[int, BaseException | None], worker: str
+    ) -> None:
         """Some items failed; None for one that was skipped because of another."""
         self.count += len(errors)
         for index, error in itertools.islice(errors.items(), _MOST_MISHAPS):
             if error is not None:
                 # as text: an error may hold what its program expects to be released
-                self.last.append(Mishap(function, index, _text_of(error), time.time()))
+                kept = getattr(error, "replay", None)
+                self.last.append(
+                    Mishap(
+                        function,
+                        index,
+                        _text_of(error),
+                        time.time(),
+                        _traceback_of(error),
+                        str(getattr(kept, "task", "")),
+                        worker,
+                    )
+                )
 
 
 def _text_of(error: BaseException) -> str:
@@ -166,6 +222,14 @@ def _text_of(error: BaseException) -> str:
     except Exception:
         text = "(its text cannot be made)"
     return f"{name}: {text}"[:_MOST_TEXT]
+
+
+def _traceback_of(error: BaseException) -> str:
+    cause = error.__cause__
+    if type(cause).__name__ != "RemoteTraceback":
+        return ""
+    text = str(cause).strip().strip('"').strip()
+    return text if len(text) <= _MOST_TRACEBACK else f"…\n{text[-_MOST_TRACEBACK:]}"
 
 
 class TasksView(NamedTuple):
@@ -245,6 +309,8 @@ class Dispatcher:
         self._resized: deque[Call] = deque()
         #: outcomes of the DONE message that is being handled
         self._received: ReceivedOutcomes | None = None
+        #: identity of the worker that sent it; "" while none is handled
+        self._reporter = ""
         #: items of calls that are over
         self._ended_items = 0
         #: what went wrong so far
@@ -507,12 +573,14 @@ class Dispatcher:
             return
         with self.lock:
             self._received = received
+            self._reporter = session.ident
             if self.tracer is not None and done.start < done.stop:
                 self.tracer.done(session.ident, done, len(pickled))
             try:
                 self._feed(*happened)
             finally:
                 self._received = None
+                self._reporter = ""
 
     def _unread(self, session: Session, entry: int) -> None:
         with self.lock:
@@ -592,13 +660,13 @@ class Dispatcher:
         call.sink.accept(step.start, values, errors)
 
     def _failed(self, call: Call, errors: Mapping[int, BaseException | None]) -> None:
-        self.mishaps.failed(call.name, errors)
-        if self.tracer is not None:
-            self.tracer.failed(call, errors)
         if self._keeper is not None:
             for index, error in errors.items():
                 if error is not None:
                     self._keeper.keep(call, index, error)
+        self.mishaps.failed(call.name, errors, self._reporter)
+        if self.tracer is not None:
+            self.tracer.failed(call, errors)
 
     def _abandon(self, step: events.Abandon) -> None:
         self._lost_counts[1] += step.stop - step.start

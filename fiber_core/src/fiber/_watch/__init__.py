@@ -9,6 +9,7 @@ showing something may fail, and the work goes on; the dispatcher's lock is held 
 
 progress      the progress of one call: counted, and shown until its end
 status        the status of a run: collected here, or asked for at another program
+answers       what a program answers at its status socket: status, timeline, logs
 trace         a timeline of all pools, written to a file
 display       where it is shown: a terminal, a notebook, lines
 """

@@ -57,6 +57,7 @@ def collect(runtime: Runtime) -> RunStatus:
             for shared in part.owned()
             if isinstance(shared, Channel) and shared.kind is Kind.QUEUE
         ),
+        host=os.uname().nodename,
     )
 
 
@@ -70,6 +71,7 @@ def of_group(group: WorkerGroup) -> PoolStatus:
     """Return the status of one group of workers."""
     tasks, outlook = group.dispatcher.look(), group.manager.outlook()
     workers = tuple(_of_worker(one, *tasks.held.get(one.ident, (0, ""))) for one in group.records())
+    names = {one.ident: one.name for one in group.records()} if tasks.errors else {}
     return PoolStatus(
         name=group.name,
         wanted=outlook.desired,
@@ -81,7 +83,10 @@ def of_group(group: WorkerGroup) -> PoolStatus:
         failed=tasks.failed,
         retried=tasks.retried,
         workers=workers,
-        errors=tuple(FailedTask(**one._asdict()) for one in tasks.errors),
+        errors=tuple(
+            FailedTask(**{**one._asdict(), "worker": names.get(one.worker, "")})
+            for one in tasks.errors
+        ),
     )
 
 
@@ -107,6 +112,7 @@ def _of_worker(record: WorkerRecord, running: int, function: str) -> WorkerStatu
         reason=said,
         running=running,
         function=function,
+        job=_job_of(child),
     )
 
 
@@ -118,7 +124,12 @@ def _of_child(child: Child) -> ProcessState:
         pid=child.known_pid,
         state="starting" if status is None else status.state.value,
         reason="" if status is None else status.message,
+        job=_job_of(child),
     )
+
+
+def _job_of(child: Child) -> str:
+    return "" if child.job is None else child.job.id
 
 
 def _is_pending(child: Child) -> bool:
@@ -163,13 +174,27 @@ class Asker:
         Raises:
             FiberError: the program does not answer any more.
         """
+        return self.ask("status")
+
+    def ask(self, what: str, **facts: object) -> dict[str, Any]:
+        """Return what :class:`~fiber._watch.answers.Answers` answers.
+
+        Args:
+            what: ``status``, ``timeline`` or ``log``.
+            facts: which.
+
+        Raises:
+            FiberError: the program does not answer any more, or cannot tell that.
+        """
         try:
-            self._socket.sendall(b'{"ask": "status"}\n')
+            self._socket.sendall(json.dumps({"ask": what, **facts}).encode() + b"\n")
             answer = json.loads(self._answers.readline())
         except (OSError, ValueError) as error:
             raise self._failure(error) from error
         if not isinstance(answer, dict) or "error" in answer:
-            raise self._failure(answer)
+            said = answer.get("error") if isinstance(answer, dict) else answer
+            msg = f"the program of run {self._run} answers: {said}"
+            raise FiberError(msg)
         return answer
 
     def close(self) -> None:

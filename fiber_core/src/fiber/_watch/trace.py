@@ -2,11 +2,12 @@
 
 A :class:`GroupTrace` notes what the dispatcher of one group does, a tuple an event; the thread of
 :class:`Trace` makes lines of them and writes them. A file that cannot be written ends the trace, and
-nothing else. https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU has the format.
+nothing else. Apart from ``answers``, since programs that write traces answer nobody. https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU has the format.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import logging
@@ -18,13 +19,14 @@ from collections import deque
 from collections.abc import Mapping
 from multiprocessing import util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
 
 from fiber._workers.group import WorkerGroup
 
 if TYPE_CHECKING:
     from fiber._runtime.runtime import Runtime
     from fiber._tasks.call import Call
+    from fiber._tasks.dispatcher import Tracer
     from fiber._tasks.pending.events import Dispatch
     from fiber._tasks.protocol import Done
     from fiber.model.job import Attempt
@@ -35,6 +37,30 @@ log = logging.getLogger("fiber")
 _MOST_WAITING = 500_000
 #: row of the pool itself
 _POOL_ROW = 0
+
+
+class Traces(Protocol):
+    """What notes the tasks of all pools of a program."""
+
+    def of(self, group: WorkerGroup) -> Tracer:
+        """Make what notes the tasks of one group."""
+
+
+def attach(runtime: Runtime, traces: Traces) -> None:
+    """Have the tasks of all groups noted from now on, those there are and those to come."""
+    runtime.traces.append(traces)
+    for part in runtime.parts:
+        if isinstance(part, WorkerGroup):
+            part.trace(traces, traces.of(part))
+
+
+def detach(runtime: Runtime, traces: Traces) -> None:
+    """Have them noted no more; idempotent."""
+    with contextlib.suppress(ValueError):
+        runtime.traces.remove(traces)
+    for part in runtime.parts:
+        if isinstance(part, WorkerGroup):
+            part.trace(traces, None)
 
 
 class _Held(NamedTuple):
@@ -196,11 +222,8 @@ class Trace:
         self._thread = threading.Thread(
             target=self._run, args=(file,), name="fiber-trace", daemon=True
         )
-        runtime.tracer = self
         runtime.own(self)
-        for part in runtime.parts:
-            if isinstance(part, WorkerGroup):
-                part.trace(self.of(part))
+        attach(runtime, self)
         # after the finalizers of pools, whose last tasks belong to it
         self._finalizer = util.Finalize(None, self.close, exitpriority=5)
         self._thread.start()
@@ -222,11 +245,7 @@ class Trace:
             return
         self._closing.set()
         self._finalizer.cancel()
-        for part in self._runtime.parts:
-            if isinstance(part, WorkerGroup):
-                part.trace(None)
-        if self._runtime.tracer is self:
-            self._runtime.tracer = None
+        detach(self._runtime, self)
         self._runtime.disown(self)
         # a disk that takes for ever must not keep the program
         self._thread.join(self._runtime.timing.report)

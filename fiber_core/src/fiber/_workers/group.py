@@ -21,7 +21,7 @@ from fiber._launch.child import Child
 from fiber._runtime.runtime import brief_errors
 from fiber._runtime.start import flush_standard_streams, ready_runtime
 from fiber._tasks.call import Call, Sink
-from fiber._tasks.dispatcher import Dispatcher, FailureKeeper, Tracer
+from fiber._tasks.dispatcher import Dispatcher, FailureKeeper, Tracer, Tracers
 from fiber._tasks.protocol import Mode
 from fiber._tasks.shared_payload import PayloadStore
 from fiber._workers.manager import WorkerManager
@@ -97,6 +97,8 @@ class WorkerGroup:
         self._backlog_since: float | None = None
         self._closing = False
         self._processes: dict[Child, Any] = {}
+        #: what notes its tasks, by whom that belongs to
+        self._tracers: dict[object, Tracer] = {}
         #: managers of former workers that are on their way out
         self._retiring: list[WorkerManager] = []
         #: the error that keeps its workers from starting, if any
@@ -139,10 +141,14 @@ class WorkerGroup:
         """Name for people: that of its pool or executor, and a number from the second group on."""
         return self._name
 
-    def trace(self, tracer: Tracer | None) -> None:
-        """Have a tracer note what is done from now on; None to end that."""
+    def trace(self, owner: object, tracer: Tracer | None) -> None:
+        """Have the tracer of an owner note what is done from now on; None to end that."""
         with self.dispatcher.lock:
-            self.dispatcher.tracer = tracer
+            self._tracers.pop(owner, None)
+            if tracer is not None:
+                self._tracers[owner] = tracer
+            found = tuple(self._tracers.values())
+            self.dispatcher.tracer = Tracers(found) if found[1:] else found[0] if found else None
 
     def records(self) -> list[WorkerRecord]:
         """The workers that have not ended, those of former managers, too."""
@@ -559,10 +565,10 @@ class WorkerGroups:
 
     def _new_group(self, spec: WorkerSpec) -> WorkerGroup:
         name = self._name if not self._groups else f"{self._name}.{len(self._groups)}"
-        trace = self._runtime.started_tracer()
+        traces = self._runtime.started_traces()
         group = WorkerGroup(self._runtime, spec, self._options, name=name)
-        if trace is not None:
-            group.trace(trace.of(group))
+        for trace in traces:
+            group.trace(trace, trace.of(group))
         return group
 
     def _group_for(self, function: Any, meta: hints.Meta) -> WorkerGroup:
