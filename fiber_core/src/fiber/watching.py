@@ -119,6 +119,13 @@ class WorkerStatus:
     running: int
     #: name of the function that it runs; "" where it holds nothing
     function: str
+    #: seconds for which its current task has run, or the chunk of tasks where the call has a
+    #: ``chunksize``; 0.0 where it holds nothing
+    seconds: float = 0.0
+    #: seconds of the median task, or chunk, of that call lately; None until one has ended
+    usual: float | None = None
+    #: True where the current task has run for a second and five times as long as usual
+    is_slow: bool = False
     #: id of its job, by which ``fiber logs`` and ``fiber exec`` name it; "" until it has one
     job: str = ""
 

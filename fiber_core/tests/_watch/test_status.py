@@ -12,9 +12,10 @@ from unittest.mock import Mock
 import pytest
 
 import fiber
+from fiber._base import values
 from fiber._runtime import runtime
 from fiber._runtime.status_socket import NAME
-from fiber._tasks.dispatcher import Dispatcher, Mishaps
+from fiber._tasks.dispatcher import Dispatcher, HeldTasks, Mishaps
 from fiber._tasks.pending.table import PendingTable
 from fiber._watch import status as module
 from fiber._watch.status import Asker
@@ -70,6 +71,37 @@ def test_it_tells_what_waits_runs_and_has_failed_and_which_workers_do_it(pool, t
     until(lambda: only_pool().done == 12)
 
 
+def test_a_task_that_takes_much_longer_than_the_others_of_its_call_is_slow(
+    pool, tmp_path, monkeypatch
+):
+    timing = values.evolve(runtime.current().timing, slow_task=0.05)
+    monkeypatch.setattr(runtime.current(), "timing", timing)
+    results = pool.map_async(wait_for, [tmp_path] * 20 + [tmp_path / "go"], chunksize=1)
+    until(lambda: only_pool().done == 20)
+    until(lambda: [worker.is_slow for worker in only_pool().workers].count(True) == 1)
+
+    slow, other = sorted(only_pool().workers, key=lambda worker: -worker.is_slow)
+    (tmp_path / "go").touch()
+    results.get(PATIENCE)
+
+    assert slow.seconds >= 5 * slow.usual
+    assert (slow.function, other.function, other.seconds, other.usual) == (
+        "wait_for",
+        "",
+        0.0,
+        None,
+    )
+    until(lambda: not any(worker.is_slow for worker in only_pool().workers))
+
+
+@pytest.mark.parametrize(
+    "seconds, usual, expected",
+    [(100.0, None, False), (0.9, 0.001, False), (1.0, 0.2, True), (9.0, 2.0, False)],
+)
+def test_a_task_is_slow_after_a_second_and_five_times_the_median(seconds, usual, expected):
+    assert module._is_slow(HeldTasks(1, "train", seconds, usual), 1.0) is expected
+
+
 def test_a_task_that_ran_again_is_counted(pool, tmp_path):
     assert pool.apply(die_once, (tmp_path / "died",)) == "survived"
 
@@ -123,7 +155,9 @@ def test_a_worker_is_in_one_state_and_its_platform_says_why(record, status, expe
     job.process_status = lambda index: None
     job.host, job.job = "", None
 
-    found = module._of_worker(WorkerRecord("1", "worker-1", 0, job, **record), 1, "train")
+    found = module._of_worker(
+        WorkerRecord("1", "worker-1", 0, job, **record), HeldTasks(1, "train"), 1.0
+    )
 
     assert (found.state, found.reason) == expected
 

@@ -29,6 +29,9 @@ def worker(name, state="busy", **fields):
         "reason": "",
         "running": 2,
         "function": "train",
+        "seconds": 2.0,
+        "usual": 3.0,
+        "is_slow": False,
         **fields,
     }
 
@@ -55,7 +58,11 @@ def status(done=0, workers=(), **fields):
 def board():
     board = Board()
     board.take("0000000a", status(100), 10.0)
-    workers = [worker("w-1", running=1), worker("w-2", "idle", host="n0"), worker("w-3", running=9)]
+    workers = [
+        worker("w-1", running=1, seconds=9.0),
+        worker("w-2", "idle", host="n0"),
+        worker("w-3", running=9),
+    ]
     board.take("0000000a", status(150, workers), 12.0)
     yield board
     board.close()
@@ -81,6 +88,30 @@ def test_it_shows_how_fast_pools_are_what_waits_why_and_what_failed(board):
     assert r"train[5]: ValueError: \x1b[2J" in shown
 
 
+def test_a_straggler_is_told_above_the_table_with_its_host_and_the_median(board):
+    slow = worker("w-4", host="n7", seconds=58.0, usual=4.8, is_slow=True)
+    others = [worker(f"w-{9 + number}", seconds=30.0, is_slow=True) for number in range(3)]
+    board.take("0000000a", status(150, [worker("w-1"), slow, *others]), 13.0)
+    view = View(state="slow")
+
+    shown = drawn(board)
+
+    assert "0 tasks/s, 4 slow" in shown
+    assert "w-4 on n7: train for 58 s, the median is 4.8 s" in shown
+    assert "1 more workers are as slow" in shown
+    assert re.search(r"w-4 +busy +7 +n7 +2 +58 s, 12.1x +train", shown)
+    assert [one["name"] for _, one in view.select(board)] == ["w-4", "w-9", "w-10", "w-11"]
+
+
+def test_a_program_with_an_older_fiber_is_shown_without_times(board):
+    old = worker("w-1")
+    for name in ("seconds", "usual", "is_slow"):
+        del old[name]
+    board.take("0000000a", status(150, [old]), 13.0)
+
+    assert re.search(r"w-1 +busy +7 +n1 +2 +train", drawn(board))
+
+
 def test_keys_sort_filter_hide_and_quit(board):
     view = View()
 
@@ -88,11 +119,11 @@ def test_keys_sort_filter_hide_and_quit(board):
         return [one["name"] for _, one in view.select(board)]
 
     assert names() == ["w-1", "w-2", "w-3"]
-    for key, expected in [("s", "w-1 w-3 w-2"), ("s", "w-2 w-1 w-3"), ("s", "w-3 w-2 w-1")]:
-        view.press(key)
+    for expected in ("w-1 w-3 w-2", "w-2 w-1 w-3", "w-3 w-2 w-1", "w-1 w-2 w-3"):
+        view.press("s")
         assert names() == expected.split(), view.order
     view.press("f")
-    assert names() == ["w-3", "w-1"]
+    assert names() == ["w-1", "w-3"]
     view.press("e")
     assert "ValueError" not in drawn(board, view)
     view.press("x")
@@ -128,7 +159,7 @@ class TestCommand:
         rows = [line.split("\t") for line in done.stdout.splitlines()]
         (told,) = [row for row in rows if len(row) == 8 and row[1].startswith("pool-")]
         assert told[2:] == ["1/1", "0", "0", "1", "1", "0"]
-        assert [row[2] for row in rows if len(row) == 7 and "PoolWorker" in row[1]] == ["idle"]
+        assert [row[2] for row in rows if len(row) == 8 and "PoolWorker" in row[1]] == ["idle"]
         assert "0000000b: no program here answers for it" in done.stderr
         assert "fail_at[0]: ValueError: bad 1" in done.stderr
         found = {one["run"]: one["status"] for one in json.loads(data.stdout)}

@@ -232,6 +232,19 @@ def _traceback_of(error: BaseException) -> str:
     return text if len(text) <= _MOST_TRACEBACK else f"…\n{text[-_MOST_TRACEBACK:]}"
 
 
+class HeldTasks(NamedTuple):
+    """What a worker does."""
+
+    #: items that it holds
+    items: int = 0
+    #: name of the function that it runs
+    function: str = ""
+    #: seconds for which its current task has run
+    seconds: float = 0.0
+    #: seconds of the median task of that call lately; None until one has ended
+    usual: float | None = None
+
+
 class TasksView(NamedTuple):
     """What waits, runs and has ended, in items."""
 
@@ -245,8 +258,8 @@ class TasksView(NamedTuple):
     failed: int
     #: that ran again since a worker was lost
     retried: int
-    #: by identity of a worker: how many it holds, and the function of the first
-    held: dict[str, tuple[int, str]]
+    #: what each worker does, by its identity
+    held: dict[str, HeldTasks]
     #: the last ones that failed
     errors: tuple[Mishap, ...]
 
@@ -480,12 +493,13 @@ class Dispatcher:
         """What waits, runs and has ended; a walk over all calls and workers."""
         with self.lock:
             totals = self.table.totals()
-            holdings = self.table.holdings()
-            held: dict[str, tuple[int, str]] = {}
+            holdings = self.table.holdings(time.monotonic())
+            held: dict[str, HeldTasks] = {}
             for session in self._sessions.values():
-                count, number = holdings.get(session.name, (0, None))
-                call = None if number is None else self._calls.get(number)
-                held[session.ident] = count, "" if call is None else call.name
+                found = holdings[session.name]
+                call = None if found.call is None else self._calls.get(found.call)
+                name = "" if call is None else call.name
+                held[session.ident] = HeldTasks(found.items, name, found.seconds, found.usual)
             return TasksView(
                 waiting=totals.waiting,
                 running=totals.running,

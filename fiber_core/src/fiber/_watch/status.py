@@ -18,6 +18,7 @@ from fiber._objects.address import Kind
 from fiber._objects.queue.channel import Channel
 from fiber._objects.store import Store
 from fiber._runtime.status_socket import NAME
+from fiber._tasks.dispatcher import HeldTasks
 from fiber._workers.group import WorkerGroup
 from fiber.exceptions import FiberError
 from fiber.model import JobState
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from fiber._launch.child import Child
     from fiber._runtime.runtime import Runtime
     from fiber._workers.records import WorkerRecord
+
+
+#: a task is slow once it has run for so many times the median
+_SLOW_FACTOR = 5.0
 
 
 def collect(runtime: Runtime) -> RunStatus:
@@ -70,7 +75,10 @@ def as_data(runtime: Runtime) -> dict[str, Any]:
 def of_group(group: WorkerGroup) -> PoolStatus:
     """Return the status of one group of workers."""
     tasks, outlook = group.dispatcher.look(), group.manager.outlook()
-    workers = tuple(_of_worker(one, *tasks.held.get(one.ident, (0, ""))) for one in group.records())
+    workers = tuple(
+        _of_worker(one, tasks.held.get(one.ident, HeldTasks()), group.timing.slow_task)
+        for one in group.records()
+    )
     names = {one.ident: one.name for one in group.records()} if tasks.errors else {}
     return PoolStatus(
         name=group.name,
@@ -90,7 +98,7 @@ def of_group(group: WorkerGroup) -> PoolStatus:
     )
 
 
-def _of_worker(record: WorkerRecord, running: int, function: str) -> WorkerStatus:
+def _of_worker(record: WorkerRecord, held: HeldTasks, slow: float) -> WorkerStatus:
     child, status = record.child, record.child.status
     process = child.process_status(record.index)
     if record.suspended_at is not None:
@@ -102,7 +110,7 @@ def _of_worker(record: WorkerRecord, running: int, function: str) -> WorkerStatu
     elif not record.ready:
         state = "waiting" if status is not None and _is_pending(child) else "starting"
     else:
-        state = "busy" if running else "idle"
+        state = "busy" if held.items else "idle"
     said = status.message if status is not None and state in {"suspended", "waiting"} else ""
     return WorkerStatus(
         name=record.name,
@@ -110,10 +118,19 @@ def _of_worker(record: WorkerRecord, running: int, function: str) -> WorkerStatu
         pid=None if process is None else process.pid,
         state=state,
         reason=said,
-        running=running,
-        function=function,
+        running=held.items,
+        function=held.function,
+        seconds=round(held.seconds, 3),
+        usual=held.usual,
+        is_slow=_is_slow(held, slow),
         job=_job_of(child),
     )
+
+
+def _is_slow(held: HeldTasks, least: float) -> bool:
+    if held.usual is None:
+        return False
+    return held.seconds >= max(least, _SLOW_FACTOR * held.usual)
 
 
 def _of_child(child: Child) -> ProcessState:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fiber.abc import Backend
     from fiber.model import Job, JobStatus
 
-__all__ = ["Listed", "age", "as_json", "find_job", "list_jobs", "table"]
+__all__ = ["Listed", "age", "as_json", "find_job", "list_jobs", "span", "table"]
 
 #: most candidates named in an error
 _MOST = 10
@@ -124,6 +124,15 @@ def _print_rich(
 def as_json(value: Any) -> None:
     """Print a value of lists, dictionaries, texts and numbers as JSON."""
     print(json.dumps(value, indent=2, default=str))
+
+
+def span(seconds: float) -> str:
+    """Format the length of a task: ``20 µs``, ``463 ms``, ``58 s``."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} µs"
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds:.3g} s"
 
 
 def age(seconds: float) -> str:

@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import select
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -20,6 +21,7 @@ import click
 
 from fiber.cli.errors import note, plain
 from fiber.cli.options import json_option
+from fiber.cli.show import span
 from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
@@ -34,10 +36,12 @@ _HISTORY = 30
 _BARS = "▁▂▃▄▅▆▇█"
 _STYLES = {"busy": "green", "waiting": "yellow", "starting": "yellow", "suspended": "yellow"}
 _POOL_HEADERS = ("RUN", "POOL", "WORKERS", "WAIT", "HELD", "DONE", "FAILED", "AGAIN", "RATE", "")
-_WORKER_HEADERS = ("RUN", "WORKER", "STATE", "PID", "HOST", "TASKS", "FUNCTION")
+_WORKER_HEADERS = ("RUN", "WORKER", "STATE", "PID", "HOST", "TASKS", "TIME", "FUNCTION")
 #: what workers are sorted by, and of which state they are shown, each the next one after a key
-_ORDERS = ("name", "state", "host", "tasks")
-_FILTERS = ("", "busy", "idle", "waiting", "starting", "leaving")
+_ORDERS = ("name", "state", "host", "tasks", "time")
+_FILTERS = ("", "busy", "slow", "idle", "waiting", "starting", "leaving")
+#: most slow workers that are told of above the table
+_MOST_SLOW = 3
 _SILENT = "no program here answers for it; 'fiber ps' lists its jobs"
 
 
@@ -157,7 +161,12 @@ class Board:
                 yield ident, worker
         for ident, watched in self._runs.items():
             for process in (watched.status or {}).get("processes", ()):
-                yield ident, {**process, "running": 0, "function": ""}
+                yield ident, {**process, "running": 0, "function": "", "seconds": 0.0}
+
+    def slow(self) -> list[tuple[str, dict[str, Any]]]:
+        """The workers whose current task takes much longer than usual, the longest first."""
+        found = [one for one in self.workers() if one[1].get("is_slow")]
+        return sorted(found, key=lambda one: -one[1]["seconds"])
 
     def silent(self) -> list[str]:
         """The runs that nobody here answers for."""
@@ -202,11 +211,17 @@ class View:
 
     def select(self, board: Board) -> list[tuple[str, dict[str, Any]]]:
         """The workers that are shown, in order."""
-        kept = [one for one in board.workers() if not self.state or one[1]["state"] == self.state]
+        if self.state == "slow":
+            kept = board.slow()
+        else:
+            kept = [
+                one for one in board.workers() if not self.state or one[1]["state"] == self.state
+            ]
         keys = {
             "state": lambda one: (one[1]["state"], one[0]),
             "host": lambda one: (one[1]["host"], one[0]),
             "tasks": lambda one: -one[1]["running"],
+            "time": lambda one: -one[1].get("seconds", 0.0),
         }
         key = keys.get(self.order)
         return kept if key is None else sorted(kept, key=key)
@@ -237,8 +252,22 @@ def _worker_row(ident: str, worker: dict[str, Any]) -> tuple[str, ...]:
         "" if worker["pid"] is None else str(worker["pid"]),
         worker["host"],
         str(worker["running"] or ""),
+        _time_of(worker),
         worker["function"],
     )
+
+
+def _time_of(worker: dict[str, Any]) -> str:
+    """How long its task has run, and how many times as long as usual where that is much."""
+    # a program with an older fiber does not tell
+    seconds = worker.get("seconds", 0.0)
+    if not worker["running"] or not seconds:
+        return ""
+    return f"{span(seconds)}{_times(worker)}" if worker.get("is_slow") else span(seconds)
+
+
+def _times(worker: dict[str, Any]) -> str:
+    return f", {worker['seconds'] / worker['usual']:.3g}x" if worker["usual"] else ""
 
 
 def _reasons(board: Board) -> Iterator[str]:
@@ -246,6 +275,15 @@ def _reasons(board: Board) -> Iterator[str]:
         if pool["reason"]:
             missing = pool["wanted"] - pool["ready"]
             yield f"{ident} {pool['name']}: {missing} of {pool['wanted']} workers are missing: {pool['reason']}"
+    slow = board.slow()
+    for ident, worker in slow[:_MOST_SLOW]:
+        usual = f", the median is {span(worker['usual'])}" if worker["usual"] else ""
+        yield (
+            f"{ident} {worker['name']} on {worker['host']}: {worker['function']} for "
+            f"{span(worker['seconds'])}{usual}"
+        )
+    if len(slow) > _MOST_SLOW:
+        yield f"{len(slow) - _MOST_SLOW} more workers are as slow; f shows them"
     for ident in board.silent():
         yield f"{ident}: {_SILENT}"
 
@@ -295,18 +333,22 @@ def render(board: Board, view: View, height: int) -> RenderableType:
         # texts of jobs and platforms give no orders to the terminal
         return Text(plain(" ".join(text.split())), style, no_wrap=True, overflow="ellipsis")
 
-    def table(headers: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
+    def table(
+        headers: tuple[str, ...], rows: list[tuple[str, ...]], style: Sequence[str] = ()
+    ) -> Table:
         shown = Table(box=None, pad_edge=False, header_style="bold")
         for header in headers:
             shown.add_column(header, no_wrap=True, overflow="ellipsis")
-        for row in rows:
-            shown.add_row(*(line(cell, _STYLES.get(cell, "")) for cell in row))
+        for row, of_row in zip(rows, style or itertools.repeat(""), strict=False):
+            shown.add_row(*(line(cell, _STYLES.get(cell, "")) for cell in row), style=of_row)
         return shown
 
     pools = list(board.pools())
     rate = sum(sum(board.rates(ident, pool["name"])[-1:]) for ident, pool in pools)
     ready = sum(pool["ready"] for _, pool in pools)
     head = f"fiber top: {len(board)} runs, {ready} workers, {rate:.3g} tasks/s"
+    if slow := len(board.slow()):
+        head += f", {slow} slow"
     reasons = [line(text, "yellow") for text in _reasons(board)]
     errors = [line(text, "red") for text in (_errors(board) if view.errors else [])[-5:]]
     selected = view.select(board)
@@ -322,7 +364,11 @@ def render(board: Board, view: View, height: int) -> RenderableType:
         table(_POOL_HEADERS, rows),
         *reasons,
         line(""),
-        table(_WORKER_HEADERS, [_worker_row(*one) for one in selected[:room]]),
+        table(
+            _WORKER_HEADERS,
+            [_worker_row(*one) for one in selected[:room]],
+            ["bold red" if one.get("is_slow") else "" for _, one in selected[:room]],
+        ),
         *errors,
         line(foot, "dim"),
     )

@@ -17,6 +17,7 @@ import click
 
 from fiber.cli.errors import plain
 from fiber.cli.options import json_option
+from fiber.cli.show import span
 from fiber.exceptions import FiberError
 
 __all__ = ["Summary", "analyse", "command", "read", "report"]
@@ -179,13 +180,13 @@ def report(found: Summary) -> Iterator[str]:
     """Say where the time of a pool went, and what to change."""
     yield (
         f"{found.pool}: {found.workers} workers were busy {found.share(found.busy):.0%} of "
-        f"{_span(found.span)}; {found.share(found.starting):.0%} passed before their first task, "
+        f"{span(found.span)}; {found.share(found.starting):.0%} passed before their first task, "
         f"{found.share(found.between):.0%} between tasks, {found.share(found.ending):.0%} after their last"
     )
     for one in found.functions:
         yield (
-            f"  {one.name}: {one.count} tasks of {_span(one.seconds / one.count)}, the longest "
-            f"{_span(one.longest)}; {_size(one.bytes_in / one.count)} in and "
+            f"  {one.name}: {one.count} tasks of {span(one.seconds / one.count)}, the longest "
+            f"{span(one.longest)}; {_size(one.bytes_in / one.count)} in and "
             f"{_size(one.bytes_out / one.count)} out each"
         )
     advice = list(_advice(found))
@@ -217,7 +218,7 @@ def _advice(found: Summary) -> Iterator[str]:
         if mean < _SHORT and one.count > found.workers and found.share(found.between) >= _WORTH:
             size = max(2, round(_SHORT * 10 / max(mean, 1e-7)))
             yield (
-                f"tasks of {one.name} take {_span(mean)}, about what each costs to hand out: do more in one, "
+                f"tasks of {one.name} take {span(mean)}, about what each costs to hand out: do more in one, "
                 f"or give map() a chunksize of about {min(size, max(2, one.count // found.workers // 4))}"
             )
         # the rest of the workers watch one
@@ -227,7 +228,7 @@ def _advice(found: Summary) -> Iterator[str]:
             and one.longest > found.span / 4
         ):
             yield (
-                f"the longest task of {one.name} took {_span(one.longest)}, where the mean is {_span(mean)}: "
+                f"the longest task of {one.name} took {span(one.longest)}, where the mean is {span(mean)}: "
                 "begin with the long ones, or divide them"
             )
     tasks = sum(one.count for one in found.functions)
@@ -253,14 +254,6 @@ def _advice(found: Summary) -> Iterator[str]:
             "workers waited for the program between tasks: it makes the items, or takes the results, more "
             "slowly than they work; let imap_unordered draw ahead, and do less for each result"
         )
-
-
-def _span(seconds: float) -> str:
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:.0f} µs"
-    if seconds < 1:
-        return f"{seconds * 1e3:.3g} ms"
-    return f"{seconds:.3g} s"
 
 
 def _size(count: float) -> str:

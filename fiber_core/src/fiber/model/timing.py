@@ -171,6 +171,8 @@ class Timing(Durations):
     progress: float = 0.25
     #: between two lines of it, where they are not shown in one place
     progress_line: float = 10.0
+    #: of a task, before it can be told to be slow
+    slow_task: float = 1.0
 
     # -- platforms that cannot be asked
 

@@ -40,6 +40,11 @@ class Pace:
         """Seconds of one unit, or None until something was measured."""
         return self._seconds / self._units if self._units else None
 
+    def median(self) -> float | None:
+        """Seconds of the median unit, or None until something was measured; sorts the samples."""
+        samples = sorted(seconds / units for units, seconds in self._ring)
+        return samples[len(samples) // 2] if samples else None
+
     def add(self, units: int, seconds: float) -> bool:
         """Take a report in.
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fiber._tasks.pending import events, views
-from fiber._tasks.pending.batching import batch_units
+from fiber._tasks.pending.batching import Pace, batch_units
 from fiber._tasks.pending.call_state import CallState
 from fiber._tasks.pending.events import Command, Dispatch, Revoke, RevokeAnswered
 from fiber._tasks.pending.ledger import Ledger
@@ -321,15 +321,22 @@ class PendingTable:
         # what two workers hold is counted for both
         return views.Totals(max(0, count - finished - running), running, finished)
 
-    def holdings(self) -> dict[str, tuple[int, int | None]]:
-        """By worker: how many items it holds, and the call of the first; a walk over all of them."""
-        return {
-            worker.id: (
-                sum(entry.stop - entry.done for entry in worker.held),
-                next((entry.call.id for entry in worker.held), None),
-            )
-            for worker in self._ledger.workers.values()
-        }
+    def holdings(self, now: float) -> dict[str, views.Holding]:
+        """What each worker holds, and for how long its current unit has run; a walk over all of them."""
+        # calls of one kind share a pace, and many workers a call
+        usual: dict[Pace, float | None] = {}
+        found = {}
+        for worker in self._ledger.workers.values():
+            if not worker.held:
+                found[worker.id] = views.Holding(0)
+                continue
+            call = worker.held[0].call
+            if call.pace not in usual:
+                usual[call.pace] = call.pace.median()
+            items = sum(entry.stop - entry.done for entry in worker.held)
+            seconds = max(0.0, now - worker.since)
+            found[worker.id] = views.Holding(items, call.id, seconds, usual[call.pace])
+        return found
 
     def snapshot(self) -> views.Snapshot:
         """View of everything; costs a walk over all calls and workers."""

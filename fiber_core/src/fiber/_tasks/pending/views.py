@@ -68,6 +68,19 @@ class WorkerView:
     held: tuple[HeldView, ...]
 
 
+class Holding(NamedTuple):
+    """What a worker holds."""
+
+    #: how many items, those behind the first entry among them
+    items: int
+    #: the call of the first one; None where it holds nothing
+    call: int | None = None
+    #: seconds for which its current unit has run
+    seconds: float = 0.0
+    #: seconds of the median unit of that call lately; None until something was measured
+    usual: float | None = None
+
+
 class Totals(NamedTuple):
     """Items of the calls that are not over."""
 
