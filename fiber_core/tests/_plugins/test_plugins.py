@@ -376,6 +376,13 @@ class TestMaking:
 
         assert load_backend(plugins(info("blue")), "blue", context)._context is context
 
+    def test_a_backend_may_be_named_by_the_text_of_its_class(self):
+        by_text = info("fake", load="fiber.testing.fakes:FakeBackend")
+
+        assert isinstance(load_backend(plugins(by_text), "fake", BackendContext()), FakeBackend)
+        with pytest.raises(PluginError, match=r"ModuleNotFoundError.*pip install"):
+            load_backend(plugins(info("fake", load="none_such:A")), "fake", BackendContext())
+
     @pytest.mark.parametrize(
         "raised, error, text",
         [

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fiber._base.entry_points import load_object
 from fiber.abc import Backend
 from fiber.exceptions import BackendError, FiberError, PluginError
 from fiber.model import BackendClaim, BackendContext, BackendInfo
@@ -99,7 +100,8 @@ def load_backend(plugins: Plugins, name: str, context: BackendContext) -> Backen
     info = plugins.find_backend(name)
     source = plugins.source(info.name)
     try:
-        backend: object = info.load(context)
+        load = load_object(info.load) if isinstance(info.load, str) else info.load
+        backend: object = load(context)
     except FiberError:
         raise
     except Exception as error:

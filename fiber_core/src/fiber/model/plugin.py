@@ -74,8 +74,9 @@ class BackendInfo:
     #: :class:`fiber.testing.Witness`; imported for that command only, so it may need pytest. None:
     #: a :class:`fiber.testing.HostWitness` where jobs run on the submitter's host, else nobody
     witness: str | None = None
-    #: makes the backend; imports the SDK
-    load: Callable[[BackendContext], Backend] = values.field(repr=False)
+    #: what makes the backend of its context, and imports the SDK: ``module:name`` of the class, or
+    #: a function
+    load: str | Callable[[BackendContext], Backend] = values.field(repr=False)
 
     def with_settings(self, settings: Any) -> BackendInfo:
         """Copy with the capabilities that the backend has with these settings.

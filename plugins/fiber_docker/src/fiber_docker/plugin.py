@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fiber.abc import Backend
 from fiber.hookspecs import hookimpl
 from fiber.model import (
-    BackendContext,
     BackendInfo,
     Capabilities,
     Interface,
@@ -54,7 +52,7 @@ def fiber_backends() -> Sequence[BackendInfo]:
             config=DockerConfig,
             near=True,
             facts=_facts,
-            load=_load,
+            load="fiber_docker.backend:DockerBackend",
         )
     ]
 
@@ -82,9 +80,3 @@ def _facts(settings: Any, environ: Mapping[str, str]) -> Facts | None:
     from fiber_docker.network import find_facts
 
     return find_facts(config)
-
-
-def _load(context: BackendContext) -> Backend:
-    from fiber_docker.backend import DockerBackend
-
-    return DockerBackend(context)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from fiber.abc import Backend
 from fiber.hookspecs import hookimpl
 from fiber.model import (
     BackendClaim,
-    BackendContext,
     BackendInfo,
     Capabilities,
     Interface,
@@ -56,7 +54,7 @@ def fiber_backends() -> Sequence[BackendInfo]:
             capabilities=CAPABILITIES,
             config=K8sConfig,
             lease=30.0,
-            load=_load,
+            load="fiber_k8s.backend:K8sBackend",
         )
     ]
 
@@ -87,9 +85,3 @@ def fiber_listen_address(
     from fiber_k8s.address import choose
 
     return choose(config, peers.environ, interfaces)
-
-
-def _load(context: BackendContext) -> Backend:
-    from fiber_k8s.backend import K8sBackend
-
-    return K8sBackend(context)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fiber.abc import Backend
 from fiber.hookspecs import hookimpl
-from fiber.model import BackendContext, BackendInfo, Capabilities, ListenAddress, Peers
+from fiber.model import BackendInfo, Capabilities, ListenAddress, Peers
 from fiber_local.config import LocalConfig
 
 __all__ = ["CAPABILITIES", "NAME"]
@@ -40,7 +39,7 @@ def fiber_backends() -> Sequence[BackendInfo]:
             capabilities=CAPABILITIES,
             config=LocalConfig,
             default=True,
-            load=_load,
+            load="fiber_local.backend:LocalBackend",
         )
     ]
 
@@ -55,9 +54,3 @@ def fiber_listen_address(backend: str, peers: Peers) -> ListenAddress | None:
     if transport == "tls":
         return ListenAddress(bind_url="tls+tcp://127.0.0.1:0")
     return ListenAddress(bind_url=f"{transport}://{Path(peers.directory, peers.name)}.sock")
-
-
-def _load(context: BackendContext) -> Backend:
-    from fiber_local.backend import LocalBackend
-
-    return LocalBackend(context)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fiber.abc import Backend
 from fiber.hookspecs import hookimpl
 from fiber.model import (
-    BackendContext,
     BackendInfo,
     Capabilities,
     Interface,
@@ -45,7 +43,7 @@ def fiber_backends() -> Sequence[BackendInfo]:
             capabilities=CAPABILITIES,
             config=SlurmConfig,
             lease=30.0,
-            load=_load,
+            load="fiber_slurm.backend:SlurmBackend",
             witness="fiber_slurm.testing:SlurmWitness",
         )
     ]
@@ -64,9 +62,3 @@ def fiber_listen_address(
     if config.reach == "streams":
         return ListenAddress(bind_url="tls+tcp://127.0.0.1:0", routed=True)
     return listen_address(config.address, interfaces)
-
-
-def _load(context: BackendContext) -> Backend:
-    from fiber_slurm.backend import SlurmBackend
-
-    return SlurmBackend(context)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fiber.abc import Backend
 from fiber.hookspecs import hookimpl
 from fiber.model import (
-    BackendContext,
     BackendInfo,
     Capabilities,
     Interface,
@@ -46,7 +44,7 @@ def fiber_backends() -> Sequence[BackendInfo]:
             capabilities=CAPABILITIES,
             config=SshConfig,
             lease=30.0,
-            load=_load,
+            load="fiber_ssh.backend:SshBackend",
         )
     ]
 
@@ -57,9 +55,3 @@ def fiber_listen_address(
 ) -> ListenAddress | None:
     """All addresses, behind mutual TLS; loopback alone where jobs use streams."""
     return listen_address(peers, interfaces) if backend == NAME else None
-
-
-def _load(context: BackendContext) -> Backend:
-    from fiber_ssh.backend import SshBackend
-
-    return SshBackend(context)
