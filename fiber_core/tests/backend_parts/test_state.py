@@ -64,6 +64,21 @@ def test_jobs_are_placed_once_none_is_pending(feed):
     assert feed.wait_placed(["a", "unknown"], 0)
 
 
+def test_ended_jobs_are_forgotten_in_the_end_and_others_when_left_to_their_platform(
+    feed, monkeypatch
+):
+    monkeypatch.setattr("fiber.backend_parts.feed._REMEMBERED", 3)
+    feed.add(job("left"), PENDING)
+    for number in range(5):
+        feed.publish(job(str(number)), ENDED)
+    feed.forget("left")
+    feed.forget("0")
+
+    known = [name for name in ("left", *"01234") if feed.job(name) is not None]
+    assert known == ["2", "3", "4"]
+    assert feed.status("2") == ENDED
+
+
 def test_waiting_for_an_end_returns_with_it(feed):
     feed.publish(job("a"), RUNNING)
     assert not feed.wait_ended("a", 0)

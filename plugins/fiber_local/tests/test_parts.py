@@ -2,11 +2,11 @@
 
 import resource
 import sys
-import threading
 
 import pytest
 
 from fiber._agent import rundir
+from fiber.backend_parts.feed import Feed
 from fiber.backend_parts.logfile import read_log
 from fiber.exceptions import BackendError, FiberError, ResourceError
 from fiber.model import Job, JobState, JobStatus, Peers, Timing
@@ -15,13 +15,11 @@ from fiber_local import checks
 from fiber_local.checks import run_checks
 from fiber_local.config import LocalConfig
 from fiber_local.devices import HostDevices
-from fiber_local.feed import StatusFeed
 from fiber_local.follower import JournalFollower
 from fiber_local.plugin import fiber_listen_address
 
 RUNNING = JobStatus(state=JobState.RUNNING)
 ENDED = JobStatus(state=JobState.FAILED, exit_code=1)
-IS_RUNNING, HAS_ENDED = ("a", JobState.RUNNING), ("a", JobState.FAILED)
 
 
 def job(name):
@@ -32,65 +30,20 @@ def states(changes):
     return [(found.id, status.state) for found, status in changes]
 
 
-class TestFeed:
-    @pytest.fixture
-    def feed(self):
-        feed = StatusFeed(journal_check=0.01, remembered=3)
-        yield feed
-        feed.close()
+def test_jobs_of_others_are_followed_between():
+    feed = Feed()
+    looks = [[(job("o"), RUNNING)], [(job("o"), ENDED)]]
+    follower = JournalFollower(
+        lambda: looks.pop(0) if looks else [], lambda found: found.id == "a", is_open=False
+    )
+    events = feed.events("0badcafe", follower.changes, 0.01)
+    assert states([next(events)]) == [("o", JobState.RUNNING)]
+    feed.publish(job("a"), RUNNING)
+    found = states([next(events), next(events)])
+    feed.close()
 
-    def test_every_stream_has_what_was_and_then_what_happens_to_the_end(self, feed):
-        early = feed.events("0badcafe")
-        feed.add(job("a"), "0badcafe", "host")
-        feed.add(job("b"), "another", "host")
-        for other in ("b", "stranger"):
-            feed.publish(other, RUNNING)
-        feed.publish("a", RUNNING)
-        late = feed.events("0badcafe")
-        for status in (ENDED, ENDED, RUNNING):
-            feed.publish("a", status)
-        feed.close()
-
-        assert states(early) == states(late) == [IS_RUNNING, HAS_ENDED]
-        assert states(feed.events("0badcafe")) == [HAS_ENDED]
-
-    def test_ended_jobs_are_forgotten_in_the_end_and_others_when_left_to_their_journal(self, feed):
-        feed.add(job("left"), "0badcafe", "host")
-        for number in range(5):
-            feed.add(job(str(number)), "0badcafe", "host")
-            feed.publish(str(number), ENDED)
-        for _ in range(2):
-            feed.forget("left")
-
-        known = [name for name in ("left", *"01234") if feed.status(name) is not None]
-        assert known == ["2", "3", "4"]
-
-    def test_placement_is_waited_for(self, feed):
-        feed.add(job("a"), "0badcafe", "host")
-        feed.add(job("b"), "0badcafe", "host")
-        assert not feed.wait_placed(["a", "b"], 0.0)
-        feed.publish("a", RUNNING)
-
-        timer = threading.Timer(0.01, feed.publish, ["b", ENDED])
-        timer.start()
-
-        assert feed.wait_placed(["a", "b"], 30.0)
-        timer.join()
-
-    def test_jobs_of_others_are_followed_between(self, feed):
-        looks = [[(job("o"), RUNNING)], [(job("o"), ENDED)]]
-        follower = JournalFollower(
-            lambda: looks.pop(0) if looks else [], lambda found: found.id == "a", is_open=False
-        )
-        events = feed.events("0badcafe", follower)
-        assert states([next(events)]) == [("o", JobState.RUNNING)]
-        feed.add(job("a"), "0badcafe", "host")
-        feed.publish("a", RUNNING)
-        found = states([next(events), next(events)])
-        feed.close()
-
-        assert sorted(found, key=str) == [IS_RUNNING, ("o", JobState.FAILED)]
-        assert states(events) == []
+    assert sorted(found, key=str) == [("a", JobState.RUNNING), ("o", JobState.FAILED)]
+    assert states(events) == []
 
 
 @pytest.mark.parametrize("tail", [None, 2])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from fiber.model import Job, JobState, JobStatus
 
@@ -13,7 +13,8 @@ __all__ = ["Feed"]
 
 #: ended jobs that are remembered; the platform may know the others
 _REMEMBERED = 10_000
-_Queue = queue.SimpleQueue[tuple[Job, JobStatus] | None]
+_Change = tuple[Job, JobStatus]
+_Queue = queue.SimpleQueue[_Change | None]
 
 
 class Feed:
@@ -26,10 +27,20 @@ class Feed:
     def __init__(self, on_end: Callable[[Job], None] = lambda _: None) -> None:
         self._on_end = on_end
         self._changed = threading.Condition()
-        self._jobs: dict[str, tuple[Job, JobStatus]] = {}
+        self._jobs: dict[str, _Change] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._subscribers: list[tuple[str, _Queue]] = []
         self._closed = False
+
+    def add(self, job: Job, status: JobStatus) -> None:
+        """Remember a new job, of whose first status open streams need not be told."""
+        with self._changed:
+            self._jobs[job.id] = (job, status)
+
+    def forget(self, job_id: str) -> None:
+        """Forget a job, of whose changes others know from now on; an unknown one is no error."""
+        with self._changed:
+            self._jobs.pop(job_id, None)
 
     def publish(self, job: Job, status: JobStatus) -> None:
         """Publish a job's status; a step backwards, and anything after its end, is dropped."""
@@ -44,16 +55,20 @@ class Feed:
             if status.state.is_terminal:
                 self._ended[job.id] = None
                 while len(self._ended) > _REMEMBERED:
-                    del self._jobs[self._ended.popitem(last=False)[0]]
+                    self._jobs.pop(self._ended.popitem(last=False)[0], None)
             self._changed.notify_all()
         if status.state.is_terminal:
             self._on_end(job)
 
+    def job(self, job_id: str) -> Job | None:
+        """A job by its id; None where it is not remembered."""
+        known = self._jobs.get(job_id)
+        return None if known is None else known[0]
+
     def status(self, job_id: str) -> JobStatus | None:
         """Latest status of a job; None where it is not remembered."""
-        with self._changed:
-            known = self._jobs.get(job_id)
-            return None if known is None else known[1]
+        known = self._jobs.get(job_id)
+        return None if known is None else known[1]
 
     def running(self, run_id: str) -> list[Job]:
         """Jobs of a run whose latest status is neither pending nor an end."""
@@ -85,8 +100,19 @@ class Feed:
                 lambda: job_id in self._ended or job_id not in self._jobs or self._closed, timeout
             )
 
-    def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
-        """The present status of a run's jobs, then every change, until :meth:`close`."""
+    def events(
+        self,
+        run_id: str,
+        poll: Callable[[], Iterable[_Change] | None] = lambda: None,
+        interval: float = 0.0,
+    ) -> Iterator[_Change]:
+        """The present status of a run's jobs, then every change, until :meth:`close`.
+
+        Args:
+            run_id: the run.
+            poll: returns changes of jobs that nobody publishes here; None once none are left.
+            interval: seconds between two calls of it.
+        """
         mine: _Queue = queue.SimpleQueue()
         with self._changed:
             for job, status in self._jobs.values():
@@ -96,7 +122,7 @@ class Feed:
                 mine.put(None)
             else:
                 self._subscribers.append((run_id, mine))
-        return self._drain(run_id, mine)
+        return self._drain(run_id, mine, poll, interval)
 
     def close(self) -> None:
         """End all streams, once they have delivered what is queued. Idempotent."""
@@ -107,9 +133,23 @@ class Feed:
             self._subscribers.clear()
             self._changed.notify_all()
 
-    def _drain(self, run_id: str, mine: _Queue) -> Iterator[tuple[Job, JobStatus]]:
+    def _drain(
+        self,
+        run_id: str,
+        mine: _Queue,
+        poll: Callable[[], Iterable[_Change] | None],
+        interval: float,
+    ) -> Iterator[_Change]:
         try:
-            while (item := mine.get()) is not None:
+            while True:
+                others = poll()
+                yield from others or ()
+                try:
+                    item = mine.get(timeout=None if others is None else interval)
+                except queue.Empty:
+                    continue
+                if item is None:
+                    return
                 yield item
         finally:
             with self._changed:

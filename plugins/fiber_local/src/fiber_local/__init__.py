@@ -12,12 +12,12 @@ What holds:
   with it.
 * A detached job has a supervisor of its own, which no process owns and which ends after its job.
 * Supervisors write each job's start and end into the journal of the run directory. Jobs that this
-  backend submitted are known by its :class:`.feed.StatusFeed`, all others by journals
+  backend submitted are known by its :class:`~fiber.backend_parts.feed.Feed`, all others by journals
   (``host_jobs``, ``follower``): those are signalled directly, and only where pid and start time
   match.
 * A final status is published once; later changes of that job are dropped.
 
-Threads: the readers of supervisors' connections (the core's) call ``StatusFeed.publish``; one
+Threads: the readers of supervisors' connections (the core's) call ``Feed.publish``; one
 ``fiber-end-<job>`` enforces the grace period of each job of another process that is terminated,
 and is joined at close. Journals of others are polled by the reader of an event stream, ten times a
 second. Each class guards its own state with one lock or condition;

@@ -15,6 +15,7 @@ from fiber._agent.supervisor.journal import JournaledJob
 from fiber._agent.supervisor.messages import Accepted
 from fiber._base import values
 from fiber.abc import Backend
+from fiber.backend_parts.feed import Feed
 from fiber.backend_parts.logfile import read_log
 from fiber.exceptions import BackendError, SubmitError, UnknownJobError
 from fiber.model import (
@@ -33,7 +34,6 @@ from fiber.model import (
 from fiber_local import host_jobs
 from fiber_local.config import LocalConfig
 from fiber_local.devices import HostDevices
-from fiber_local.feed import StatusFeed
 from fiber_local.follower import JournalFollower
 from fiber_local.supervisors import Supervisors
 from fiber_local.timing import LocalTiming
@@ -59,11 +59,9 @@ class LocalBackend(Backend):
         self._context = context
         self._host = socket.gethostname()
         self._timing = LocalTiming.at(context.timing.scale)
-        self._feed = StatusFeed(self._timing.journal_check)
+        self._feed = Feed()
         self._devices = HostDevices(context.providers)
-        self._supervisors = Supervisors(
-            context, config, self._host, self._devices, self._feed.publish
-        )
+        self._supervisors = Supervisors(context, config, self._host, self._devices, self._publish)
         self._journals = host_jobs.Journals(context.run_directory)
         self._lock = threading.Lock()
         self._ending_threads: list[threading.Thread] = []
@@ -85,7 +83,7 @@ class LocalBackend(Backend):
 
         def accepted(reply: Accepted) -> None:
             jobs.append(self._job(plain, reply))
-            self._feed.add(jobs[-1], spec.run_id, self._host)
+            self._feed.add(jobs[-1], JobStatus(state=JobState.PENDING, host=self._host))
 
         supervisors = self._supervisors
         start = supervisors.submit_detached if spec.detached else supervisors.submit
@@ -113,7 +111,7 @@ class LocalBackend(Backend):
             self._is_ours,
             is_open=run_id != self._context.run_id,
         )
-        return self._feed.events(run_id, follower)
+        return self._feed.events(run_id, follower.changes, self._timing.journal_check)
 
     def status(self, jobs: Sequence[Job]) -> Sequence[JobStatus]:
         """Return the present status of jobs, also of those that other processes submitted."""
@@ -228,6 +226,11 @@ class LocalBackend(Backend):
                 "directory": self._supervisors.directory,
             },
         )
+
+    def _publish(self, job_id: str, status: JobStatus) -> None:
+        job = self._feed.job(job_id)
+        if job is not None:
+            self._feed.publish(job, status)
 
     def _is_ours(self, job: Job) -> bool:
         return self._feed.status(job.id) is not None

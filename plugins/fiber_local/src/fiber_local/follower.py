@@ -31,17 +31,15 @@ class JournalFollower:
         self._has_read = False
         self._last: dict[str, JobStatus] = {}
 
-    @property
-    def is_active(self) -> bool:
-        """True while more changes are possible."""
-        return (
-            self._is_open
-            or not self._has_read
-            or any(not status.state.is_terminal for status in self._last.values())
-        )
+    def changes(self) -> list[tuple[Job, JobStatus]] | None:
+        """Read the jobs; return those whose status has changed since the last call.
 
-    def changes(self) -> list[tuple[Job, JobStatus]]:
-        """Read the jobs; return those whose status has changed since the last call."""
+        Returns:
+            None where no more changes are possible.
+        """
+        is_over = self._has_read and not self._is_open
+        if is_over and all(status.state.is_terminal for status in self._last.values()):
+            return None
         found = []
         for job, status in self._read():
             last = self._last.get(job.id)
