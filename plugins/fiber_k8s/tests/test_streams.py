@@ -168,6 +168,22 @@ def test_a_stream_ends_when_the_server_says_that_it(frames, backend, monkeypatch
         stream.close()
 
 
+def test_what_came_before_the_end_arrives_however_late_it_is_read(backend, monkeypatch):
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr("fiber_k8s.port_forward.open_websocket", lambda *_: WebSocket(ours))
+    # the number of the port, and then frames of 32 KiB of data
+    frames = b"\x82\x03\x00\x50\x00" + 24 * (b"\x82\x7e\x80\x01\x00" + bytes(2**15))
+    with theirs, contextlib.closing(PortForwarder(backend._client)) as streams:
+        stream = streams.open("pod", 80)
+        stream.settimeout(30)
+        theirs.sendall(frames + b"\x88\x02\x03\xe8")
+        # the close is answered once all before it was taken in
+        assert theirs.recv(2)
+        found = b"".join(iter(lambda: stream.recv(2**20), b""))
+        stream.close()
+    assert found == bytes(24 * 2**15)
+
+
 def test_a_connection_goes_on_when_the_api_server_is_started_again(
     site, streams, job, echo, folder
 ):

@@ -11,9 +11,9 @@ import functools
 import logging
 import socket
 import threading
-from collections import deque
 from collections.abc import Callable
 
+from fiber._tunnel.buffered import Buffered
 from fiber._wire.reactor import Reactor
 from fiber.exceptions import BackendError, BackendUnavailableError
 from fiber_k8s.client import Client
@@ -24,7 +24,7 @@ __all__ = ["PortForwarder"]
 log = logging.getLogger("fiber")
 
 _PROTOCOL = "v4.channel.k8s.io"
-#: most bytes read at once, and in a message
+#: most bytes in a message
 _CHUNK = 64 * 2**10
 #: buffered bytes for one side from which on the other side is not read
 _MAX_BUFFERED = 2**20
@@ -62,7 +62,6 @@ class PortForwarder:
             if self._reactor is None:
                 self._reactor = Reactor("fiber-k8s-streams")
             inner, outer = socket.socketpair()
-            inner.setblocking(False)
             outer.setblocking(True)
             forward = _Forward(self._reactor, pod, opened, inner, self._forwards.discard)
             self._forwards.add(forward)
@@ -96,17 +95,25 @@ class _Forward:
     ) -> None:
         self._reactor = reactor
         self._pod = pod
-        self._websocket, self._local = websocket, local
+        self._websocket = websocket
+        self._pair = local
         self._forget = forget
         # channels whose first message, the number of the port, was received
         self._opened_channels: set[int] = set()
-        self._to_local: deque[memoryview] = deque()
-        self._local_bytes = 0
+        # True while the WebSocket is not read, for what came has not been passed on
+        self._paused = False
         self._ended = False
 
     def begin(self) -> None:
         """Register both sockets."""
-        self._watch()
+        self._local = Buffered(
+            self._reactor,
+            self._pair,
+            on_data=lambda data: self._guard(lambda: self._send(data)),
+            # the other end of the pair was closed, or nobody reads what is left
+            on_end=lambda _: self.end(),
+            on_room=self._go_on,
+        )
         # data that came with the handshake may be in the TLS layer, where poll does not see it
         self._guard(self._read_websocket)
 
@@ -115,28 +122,10 @@ class _Forward:
         if self._ended:
             return
         self._ended = True
-        for sock in (self._websocket, self._local):
-            self._reactor.watch(sock.fileno(), None, None)
+        self._reactor.watch(self._websocket.fileno(), None, None)
         self._websocket.close()
         self._local.close()
         self._forget(self)
-
-    def _watch(self) -> None:
-        if self._ended:
-            return
-        part = functools.partial
-        self._reactor.watch(
-            self._websocket.fileno(),
-            part(self._guard, self._read_websocket) if self._local_bytes < _MAX_BUFFERED else None,
-            part(self._guard, self._websocket.flush) if self._websocket.wants_write else None,
-        )
-        self._reactor.watch(
-            self._local.fileno(),
-            part(self._guard, self._read_local)
-            if self._websocket.buffered < _MAX_BUFFERED
-            else None,
-            part(self._guard, self._flush_local) if self._to_local else None,
-        )
 
     def _guard(self, act: Callable[[], None]) -> None:
         if self._ended:
@@ -148,15 +137,44 @@ class _Forward:
             self.end()
         self._watch()
 
+    def _watch(self) -> None:
+        if self._ended:
+            return
+        part = functools.partial
+        self._paused = not self._may_read
+        self._reactor.watch(
+            self._websocket.fileno(),
+            None if self._paused else part(self._guard, self._read_websocket),
+            part(self._guard, self._websocket.flush) if self._websocket.wants_write else None,
+        )
+        self._local.read(self._websocket.buffered < _MAX_BUFFERED)
+
+    @property
+    def _may_read(self) -> bool:
+        return not self._websocket.is_closed and self._local.waiting < _MAX_BUFFERED
+
+    def _send(self, data: bytes) -> None:
+        for start in range(0, len(data), _CHUNK):
+            self._websocket.send(bytes([_DATA]) + data[start : start + _CHUNK])
+
+    def _go_on(self) -> None:
+        """All that was received is passed on: read what had to wait, or end."""
+        if self._websocket.is_closed:
+            self.end()
+        elif self._paused:
+            # what is in the TLS layer makes no descriptor readable
+            self._paused = False
+            self._reactor.call_soon(functools.partial(self._guard, self._read_websocket))
+
     def _read_websocket(self) -> None:
-        while not self._ended and self._local_bytes < _MAX_BUFFERED:
+        while not self._ended and self._may_read:
             messages = self._websocket.receive()
             if messages is None:
                 return
             for message in messages:
                 self._handle_message(message)
-            if self._websocket.is_closed:
-                self.end()
+        if self._websocket.is_closed and not self._local.waiting:
+            self.end()
 
     def _handle_message(self, body: bytes) -> None:
         if not body or self._ended:
@@ -169,31 +187,4 @@ class _Forward:
             log.debug("fiber: the stream into %s: %s", self._pod, words)
             self.end()
         elif channel == _DATA:
-            self._to_local.append(memoryview(body)[1:])
-            self._local_bytes += len(body) - 1
-            self._flush_local()
-
-    def _read_local(self) -> None:
-        try:
-            data = self._local.recv(_CHUNK)
-        except BlockingIOError:
-            return
-        if data:
-            self._websocket.send(bytes([_DATA]) + data)
-        else:
-            # the other end of the pair was closed
-            self.end()
-
-    def _flush_local(self) -> None:
-        while self._to_local:
-            try:
-                sent = self._local.send(self._to_local[0])
-            except BlockingIOError:
-                return
-            self._local_bytes -= sent
-            if sent < len(self._to_local[0]):
-                self._to_local[0] = self._to_local[0][sent:]
-            else:
-                self._to_local.popleft()
-        if not self._ended and self._websocket.has_unread:
-            self._reactor.call_soon(functools.partial(self._guard, self._read_websocket))
+            self._local.write([body[1:]])
