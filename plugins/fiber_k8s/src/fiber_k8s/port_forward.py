@@ -62,6 +62,7 @@ class PortForwarder:
             if self._reactor is None:
                 self._reactor = Reactor("fiber-k8s-streams")
             inner, outer = socket.socketpair()
+            inner.setblocking(False)
             outer.setblocking(True)
             forward = _Forward(self._reactor, pod, opened, inner, self._forwards.discard)
             self._forwards.add(forward)
