@@ -123,6 +123,8 @@ def test_those_that_a_reader_did_not_hand_out_go_to_another(world, node, made, h
 
 def test_what_a_writer_has_put_stays_when_it_dies(world, made, writer):
     put(writer, large(1), large(2))
+    # what is still in buffers of the transport dies with it
+    until(lambda: made.size(0) == 2)
     next(one for one in world.nodes if one.ident == "writer").die()
     assert [get(made), get(made)] == [large(1), large(2)]
 
