@@ -160,7 +160,7 @@ class TestCommand:
         (told,) = [row for row in rows if len(row) == 8 and row[1].startswith("pool-")]
         assert told[2:] == ["1/1", "0", "0", "1", "1", "0"]
         assert [row[2] for row in rows if len(row) == 8 and "PoolWorker" in row[1]] == ["idle"]
-        assert "0000000b: no program here answers for it" in done.stderr
+        assert "0000000b: unknown backend 'fake' (of this run" in done.stderr
         assert "fail_at[0]: ValueError: bad 1" in done.stderr
         found = {one["run"]: one["status"] for one in json.loads(data.stdout)}
         assert found["0000000b"] is None

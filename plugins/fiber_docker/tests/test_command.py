@@ -8,6 +8,7 @@ import tempfile
 import pytest
 
 from commands import ran
+from waiting import until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -78,3 +79,26 @@ def test_a_detached_job_is_listed_shown_entered_ended_and_collected(fiber, engin
     assert (ended["state"], ended["reason"]) == ("failed", "EXIT(3)")
     fiber("gc")
     assert engine.containers() == []
+
+
+WATCHED = """
+import fiber, signal
+if __name__ == "__main__":
+    with fiber.Pool(1) as pool:
+        print(sum(pool.map(abs, range(10))), flush=True)
+        signal.pause()
+"""
+
+
+def test_top_shows_the_pool_of_a_program_in_a_container(fiber):
+    (line,) = fiber(
+        "run", "--share-engine", "programs", "python3", "-u", "-c", WATCHED
+    ).splitlines()
+    job = line.partition(": ")[2]
+    until(lambda: fiber("logs", job) == "45\n")
+
+    (found,) = json.loads(fiber("top", "--json"))
+
+    assert found["job"] == job
+    (pool,) = found["status"]["pools"]
+    assert (pool["done"], pool["ready"], pool["workers"][0]["state"]) == (10, 1, "idle")

@@ -9,7 +9,7 @@ import attrs
 
 from fiber.exceptions import FiberError
 
-__all__ = ["LocalRun", "find_runs"]
+__all__ = ["LocalRun", "detached_runs", "find_runs"]
 
 
 @attrs.frozen
@@ -22,6 +22,17 @@ class LocalRun:
     folder: Path
     #: what its ``run.json`` says
     description: dict[str, Any]
+
+
+def detached_runs() -> list[LocalRun]:
+    """Return the runs that a command began here, and whose jobs go on without it."""
+    from fiber._agent import rundir
+
+    return [
+        LocalRun(folder.name, folder, description)
+        for folder, description in rundir.runs()
+        if description.get("detached")
+    ]
 
 
 def find_runs(word: str = "") -> list[LocalRun]:

@@ -20,7 +20,7 @@ import attrs
 import click
 
 from fiber.cli.errors import note, plain
-from fiber.cli.options import json_option
+from fiber.cli.options import BackendCommand, backend_option, json_option, loaded_plugins
 from fiber.cli.show import span
 from fiber.exceptions import FiberError
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from fiber._watch.status import Asker
+    from fiber.cli.remote_runs import Answer, RemoteRuns
+    from fiber.cli.runs import LocalRun
 
 __all__ = ["Board", "View", "command", "render"]
 
@@ -42,30 +44,47 @@ _ORDERS = ("name", "state", "host", "tasks", "time")
 _FILTERS = ("", "busy", "slow", "idle", "waiting", "starting", "leaving")
 #: most slow workers that are told of above the table
 _MOST_SLOW = 3
-_SILENT = "no program here answers for it; 'fiber ps' lists its jobs"
+_SILENT = "no program answers for it; 'fiber ps' lists its jobs"
 
 
-@click.command("top", short_help="Show what runs on this host, live.")
+@click.command("top", cls=BackendCommand, short_help="Show what runs, live.")
 @click.option("--once", is_flag=True, help="Print it once, for scripts.")
 @click.option(
     "--interval", type=click.FloatRange(min=0.1), default=1.0, help="Seconds between looks."
 )
+@click.option("--answer", is_flag=True, hidden=True, help="Answer for fiber top elsewhere.")
 @json_option
+@backend_option
 @click.argument("run", metavar="[RUN]", default="")
-def command(run: str, once: bool, interval: float, as_json: bool) -> None:
-    """Show the pools, workers and processes of your runs whose programs are on this host.
+def command(
+    run: str, once: bool, interval: float, answer: bool, as_json: bool, backend: str | None
+) -> None:
+    """Show the pools, workers and processes of your runs.
 
-    RUN, an id or the beginning of one, is for one of them. Keys: q quits, s sorts the workers by
-    something else, f shows those of another state, e shows or hides errors. --json prints once.
+    Programs on this host answer themselves. For runs of this host whose program is a job elsewhere a
+    command in that job does, as with fiber exec; with --backend in all jobs there, whoever started
+    them. RUN, an id or the beginning of one, is for one of them. Keys: q quits, s sorts the workers
+    by something else, f shows those of another state, e shows or hides errors. --json prints once.
     """
     from fiber.cli import show
+    from fiber.cli.remote_runs import RemoteRuns, answer_requests
+    from fiber.cli.session import Session
     from fiber.model import Timing
 
+    timing = Timing()
     # what is asked once may wait for a busy program, what is shown again and again may not
-    is_live = not (once or as_json)
-    patience = Timing().parent_answer if is_live else Timing().connect
-    with contextlib.closing(Board(run, patience)) as board:
-        board.look()
+    is_live = not (once or as_json or answer)
+    patience = timing.parent_answer if is_live else timing.connect
+    if answer:
+        with contextlib.closing(Board(run, patience)) as board:
+            answer_requests(board.answer, timing.idle_thread)
+        return
+    session = None if backend is None else Session.load(backend)
+    if session is not None and not session.info.capabilities.same_host:
+        session.require("exec", "fiber top --backend")
+    remote = RemoteRuns(loaded_plugins(), session, timing)
+    with contextlib.closing(remote), contextlib.closing(Board(run, patience, remote)) as board:
+        board.look(waits=not is_live)
         if as_json:
             show.as_json(board.data())
         elif once:
@@ -82,51 +101,98 @@ class _Watched:
     """A run that is watched."""
 
     description: dict[str, Any]
-    asker: Asker | None
+    asker: Asker | None = None
     #: the last answer; None where nobody answers
     status: dict[str, Any] | None = None
+    #: the run whose job gave it, where it is elsewhere
+    outer: str = ""
+    #: when that came
+    when: float = 0.0
 
 
 class Board:
-    """The runs of this host and how they change.
+    """The runs and how they change.
 
     Args:
         word: beginning of the ids of the runs that are meant.
-        patience: seconds for which a run may take to answer.
+        patience: seconds for which a run of this host may take to answer.
+        remote: runs elsewhere; None for those of this host alone.
     """
 
-    def __init__(self, word: str = "", patience: float = 1.0) -> None:
+    def __init__(
+        self, word: str = "", patience: float = 1.0, remote: RemoteRuns | None = None
+    ) -> None:
         self._word = word
         self._patience = patience
+        self._remote = remote
         self._runs: dict[str, _Watched] = {}
         #: by run and pool: when it was asked, and how many tasks were done
         self._counts: dict[tuple[str, str], tuple[float, int]] = {}
         self._rates: dict[tuple[str, str], deque[float]] = {}
 
-    def look(self) -> None:
+    def look(self, *, waits: bool = False) -> None:
         """Ask all runs how they are.
+
+        Args:
+            waits: True to wait until those elsewhere have answered; else what they said last is taken.
 
         Raises:
             FiberError: there is no run of that word any more.
         """
-        from fiber._watch.status import Asker
-        from fiber.cli.runs import find_runs
+        from fiber.cli.runs import detached_runs, find_runs
 
-        found = {run.id: run for run in find_runs(self._word)}
-        for ident in self._runs.keys() - found.keys():
-            self._close(self._runs.pop(ident))
+        remote = self._remote
+        # a run elsewhere may be told by a job of one with another id
+        found = {run.id: run for run in find_runs("" if remote is not None else self._word)}
         for ident, run in found.items():
-            watched = self._runs.setdefault(ident, _Watched(run.description, None))
-            try:
-                if watched.asker is None:
-                    watched.asker = Asker(run.folder, self._patience)
-                self.take(ident, watched.asker.status(), time.monotonic())
-            except FiberError:
-                self._close(watched)
+            self._look_here(ident, run)
+        answers = {}
+        if remote is not None:
+            remote.look(
+                {
+                    run.id: run.description
+                    for run in (*found.values(), *detached_runs())
+                    if run.id not in self._runs or self._runs[run.id].asker is None
+                }
+            )
+            if waits:
+                remote.wait()
+            answers = {one.id: one for one in remote.answers() if one.id not in found}
+        for ident in self._runs.keys() - found.keys() - answers.keys():
+            self._close(self._runs.pop(ident))
+        for answer in answers.values():
+            self._take_answer(answer)
+        if not len(self) and (remote is None or not remote.is_pending):
+            # says that there is none
+            find_runs(self._word)
+
+    def answer(self) -> list[dict[str, Any]]:
+        """What there is now, for ``fiber top`` elsewhere."""
+        self.look()
+        return self.data()
+
+    def _look_here(self, ident: str, run: LocalRun) -> None:
+        from fiber._watch.status import Asker
+
+        watched = self._runs.setdefault(ident, _Watched(run.description))
+        try:
+            if watched.asker is None:
+                watched.asker = Asker(run.folder, self._patience)
+            self.take(ident, watched.asker.status(), time.monotonic())
+        except FiberError:
+            self._close(watched)
+
+    def _take_answer(self, answer: Answer) -> None:
+        watched = self._runs.setdefault(answer.id, _Watched(answer.description, outer=answer.outer))
+        if answer.status is None:
+            watched.status = None
+        elif watched.when != answer.when:
+            watched.when = answer.when
+            self.take(answer.id, answer.status, answer.when)
 
     def take(self, ident: str, status: dict[str, Any], now: float) -> None:
         """Take the answer of a run."""
-        watched = self._runs.setdefault(ident, _Watched({}, None))
+        watched = self._runs.setdefault(ident, _Watched({}))
         watched.status = status
         for pool in status["pools"]:
             key = ident, pool["name"]
@@ -144,13 +210,13 @@ class Board:
     def data(self) -> list[dict[str, Any]]:
         """What there is, for programs."""
         return [
-            {"run": ident, **watched.description, "status": watched.status}
-            for ident, watched in self._runs.items()
+            {**watched.description, "run": ident, "status": watched.status}
+            for ident, watched in self._shown()
         ]
 
     def pools(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """The pools of all runs that answer, each with the id of its run."""
-        for ident, watched in self._runs.items():
+        for ident, watched in self._shown():
             for pool in (watched.status or {}).get("pools", ()):
                 yield ident, pool
 
@@ -159,7 +225,7 @@ class Board:
         for ident, pool in self.pools():
             for worker in pool["workers"]:
                 yield ident, worker
-        for ident, watched in self._runs.items():
+        for ident, watched in self._shown():
             for process in (watched.status or {}).get("processes", ()):
                 yield ident, {**process, "running": 0, "function": "", "seconds": 0.0}
 
@@ -168,16 +234,26 @@ class Board:
         found = [one for one in self.workers() if one[1].get("is_slow")]
         return sorted(found, key=lambda one: -one[1]["seconds"])
 
-    def silent(self) -> list[str]:
-        """The runs that nobody here answers for."""
-        return [ident for ident, watched in self._runs.items() if watched.status is None]
+    def silent(self) -> list[tuple[str, str]]:
+        """The runs that nobody answers for, each with the reason."""
+        troubles = {} if self._remote is None else self._remote.troubles()
+        found = {ident: _SILENT for ident, one in self._shown() if one.status is None}
+        # those whose programs are in jobs have no program here, and often nothing else
+        found.update((k, v) for k, v in troubles.items() if v and k.startswith(self._word))
+        # what a job tells of is shown as a run of its own
+        return [(k, v) for k, v in found.items() if troubles.get(k) != ""]
 
     def rates(self, ident: str, pool: str) -> list[float]:
         """Tasks a second of a pool, oldest first."""
         return list(self._rates.get((ident, pool), ()))
 
     def __len__(self) -> int:
-        return len(self._runs)
+        return sum(1 for _ in self._shown())
+
+    def _shown(self) -> Iterator[tuple[str, _Watched]]:
+        for ident, watched in self._runs.items():
+            if ident.startswith(self._word) or watched.outer.startswith(self._word or "?"):
+                yield ident, watched
 
     def _close(self, watched: _Watched) -> None:
         if watched.asker is not None:
@@ -284,8 +360,8 @@ def _reasons(board: Board) -> Iterator[str]:
         )
     if len(slow) > _MOST_SLOW:
         yield f"{len(slow) - _MOST_SLOW} more workers are as slow; f shows them"
-    for ident in board.silent():
-        yield f"{ident}: {_SILENT}"
+    for ident, why in board.silent():
+        yield f"{ident}: {why}"
 
 
 def _errors(board: Board) -> list[str]:

@@ -171,6 +171,10 @@ class Timing(Durations):
     progress: float = 0.25
     #: between two lines of it, where they are not shown in one place
     progress_line: float = 10.0
+    #: between two searches for jobs that can tell of runs on their hosts
+    job_search: float = 10.0
+    #: for such a job to be found, or to answer: a program starts there
+    job_answer: float = 15.0
     #: of a task, before it can be told to be slow
     slow_task: float = 1.0
 

@@ -1,0 +1,323 @@
+"""Runs whose programs are in jobs on other hosts, asked there as ``fiber exec`` reaches them.
+
+:class:`RemoteRuns` finds the jobs and asks them, :class:`JobAsker` is the connection to one: a ``fiber
+exec`` of its own, with ``fiber top --answer`` at the other end, for which :func:`answer_requests` works.
+A request is an empty line, and its answer a line of JSON. Whoever asks can change nothing, and a job that
+is not asked any more for a while ends what answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from fiber._agent.job.config import MODULE
+from fiber._base.serial_executor import SerialExecutor
+from fiber.cli.session import Session
+from fiber.exceptions import FiberError
+
+if TYPE_CHECKING:
+    from fiber._plugins.manager import Plugins
+    from fiber.model import Job, Timing
+
+__all__ = ["Answer", "JobAsker", "RemoteRuns", "answer_requests"]
+
+#: most jobs that are asked
+_MOST = 32
+_UNREADABLE = "its answer cannot be read; is its fiber another version?"
+
+
+@attrs.frozen
+class Answer:
+    """What a job says of one of the runs on its host."""
+
+    #: eight hexadecimal digits
+    id: str
+    #: the run that the job belongs to
+    outer: str
+    #: what its ``run.json`` says, and the job that told it
+    description: dict[str, Any]
+    #: as :class:`fiber.watching.RunStatus` has it; None where its program does not answer
+    status: dict[str, Any] | None
+    #: when it came, on the monotonic clock
+    when: float
+
+
+class JobAsker:
+    """A command in a job, which tells of the runs there.
+
+    Args:
+        run: the run that the job belongs to.
+        job: id of the job.
+        words: the command, with its way there.
+        environ: its environment here.
+    """
+
+    def __init__(
+        self, run: str, job: str, words: Sequence[str], environ: Mapping[str, str]
+    ) -> None:
+        #: the run that the job belongs to
+        self.run = run
+        #: id of the job
+        self.job = job
+        #: what came last
+        self.answers: tuple[Answer, ...] = ()
+        #: True once something came
+        self.has_answered = False
+        #: why nothing comes any more; "" while something may
+        self.failure = ""
+        self._answered = threading.Event()
+        self._answered.set()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the command
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=environ
+        )
+        self._thread = threading.Thread(target=self._read, name="fiber-top-job", daemon=True)
+        self._thread.start()
+
+    def ask(self) -> None:
+        """Ask once more, unless an answer is due; does not wait."""
+        if self.failure or not self._answered.is_set():
+            return
+        self._answered.clear()
+        assert self._process.stdin is not None
+        # one that has ended says why, on its thread
+        with contextlib.suppress(OSError):
+            self._process.stdin.write(b"\n")
+            self._process.stdin.flush()
+
+    def wait(self, deadline: float) -> None:
+        """Wait until it has answered, or cannot, or until a moment on the monotonic clock."""
+        if not self._answered.wait(max(0.0, deadline - time.monotonic())) and not self.failure:
+            self.failure = "it has not answered in time"
+
+    @property
+    def trouble(self) -> str:
+        """Why it tells of no run; "" where it does."""
+        if self.failure:
+            return f"job {self.job} does not answer: {self.failure}"
+        if self.answers:
+            return ""
+        if self.has_answered:
+            return f"job {self.job} has started no process with fiber yet"
+        return f"job {self.job} is asked"
+
+    def close(self) -> None:
+        """End the command; idempotent."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        self._process.terminate()
+        self._process.wait()
+        self._thread.join()
+        self._errors.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                self._take(line)
+        code = self._process.wait()
+        self._errors.seek(0)
+        said = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+        self.failure = said[-1] if said else f"the command there ended with {code}"
+        self.answers = ()
+        self._answered.set()
+
+    def _take(self, line: bytes) -> None:
+        now = time.monotonic()
+        try:
+            found = json.loads(line)
+            self.answers = tuple(
+                Answer(
+                    str(one["run"]),
+                    self.run,
+                    {**one, "job": self.job},
+                    one["status"],
+                    now,
+                )
+                for one in found
+            )
+        except (ValueError, TypeError, KeyError, RecursionError):
+            # a shell there may print what it likes; an answer of Fiber's is a list
+            if line.startswith(b"["):
+                self.failure = _UNREADABLE
+                self._answered.set()
+            return
+        self.has_answered = True
+        self._answered.set()
+
+
+class RemoteRuns:
+    """The runs that this user's jobs tell of.
+
+    Args:
+        plugins: the plugins that are installed.
+        session: of a backend whose jobs are all asked, from wherever they were started; None to ask
+            those of the runs of this host alone.
+        timing: how long things may take.
+    """
+
+    def __init__(self, plugins: Plugins, session: Session | None, timing: Timing) -> None:
+        self._plugins = plugins
+        self._session = session
+        self._timing = timing
+        self._askers: dict[str, JobAsker] = {}
+        self._failures: dict[str, str] = {}
+        self._searcher = SerialExecutor("fiber-top-search")
+        self._searched = 0.0
+        self._is_searching = threading.Event()
+        self._is_closed = False
+
+    def look(self, silent: Mapping[str, Mapping[str, Any]]) -> None:
+        """Ask all jobs that are known, and now and then look for more; does not wait.
+
+        Args:
+            silent: runs of this host that no program here answers for, with their descriptions.
+        """
+        now = time.monotonic()
+        due = not self._searched or now - self._searched >= self._timing.job_search
+        if due and not self._is_searching.is_set() and (silent or self._session is not None):
+            self._searched = now
+            self._drop_failed()
+            self._is_searching.set()
+            self._searcher.submit(lambda: self._search(silent))
+        for asker in list(self._askers.values()):
+            asker.ask()
+
+    def wait(self) -> None:
+        """Wait until all jobs were found and have answered, for as long as a program may take."""
+        self._searcher.drain(self._timing.job_answer)
+        deadline = time.monotonic() + self._timing.job_answer
+        for asker in list(self._askers.values()):
+            asker.ask()
+        for asker in list(self._askers.values()):
+            asker.wait(deadline)
+
+    def answers(self) -> Iterator[Answer]:
+        """What the jobs have said last."""
+        for asker in list(self._askers.values()):
+            yield from asker.answers
+
+    @property
+    def is_pending(self) -> bool:
+        """True while more may be told."""
+        return self._is_searching.is_set() or any(
+            not asker.has_answered and not asker.failure for asker in list(self._askers.values())
+        )
+
+    def troubles(self) -> dict[str, str]:
+        """Why nobody answers for a run that has a job, or whose jobs cannot be found; "" where one does."""
+        found = dict(self._failures)
+        found.update({asker.run: asker.trouble for asker in list(self._askers.values())})
+        return found
+
+    def close(self) -> None:
+        """End what was started."""
+        self._is_closed = True
+        # a platform that is out of reach keeps nobody
+        self._searcher.end()
+        for asker in self._askers.values():
+            asker.close()
+
+    def _drop_failed(self) -> None:
+        # what was out of reach may be there again
+        for ident, asker in list(self._askers.items()):
+            if asker.failure:
+                self._askers.pop(ident).close()
+
+    # -- on the searcher's thread
+
+    def _search(self, silent: Mapping[str, Mapping[str, Any]]) -> None:
+        # many runs of one platform are listed at once
+        groups: dict[str, list[str]] = {}
+        for run, description in silent.items():
+            key = json.dumps([description.get("backend"), description.get("settings")])
+            groups.setdefault(key, []).append(run)
+        failures = {}
+        try:
+            for runs in groups.values():
+                try:
+                    self._find(self._session_of(silent[runs[0]]), runs)
+                except FiberError as error:
+                    failures.update(dict.fromkeys(runs, str(error)))
+            if self._session is not None:
+                self._find(self._session, None)
+        finally:
+            self._failures = failures
+            self._is_searching.clear()
+
+    def _session_of(self, description: Mapping[str, Any]) -> Session:
+        return Session.load(
+            str(description.get("backend")),
+            plugins=self._plugins,
+            settings=dict(description.get("settings") or {}),
+            origin=f"of this run, which process {description.get('pid')} began",
+        )
+
+    def _find(self, session: Session, runs: Sequence[str] | None) -> None:
+        """Begin to ask the programs among the jobs of some runs; None for all."""
+        from fiber.cli.show import list_jobs
+        from fiber.model import JobState
+
+        if session.info.capabilities.same_host:
+            # its program would answer here
+            return
+        session.require("exec", "fiber top of a run elsewhere")
+        with session.open_backend() as loaded:
+            found = list_jobs(loaded, runs[0] if runs is not None and len(runs) == 1 else None)
+        for item in found:
+            job = item.job
+            is_meant = runs is None or job.run_id in runs
+            is_program = item.status.state is JobState.RUNNING and MODULE not in job.argv
+            is_new = job.id not in self._askers and len(self._askers) < _MOST
+            if is_meant and is_program and is_new:
+                self._begin(session, job)
+
+    def _begin(self, session: Session, job: Job) -> None:
+        if not self._is_closed:
+            asker = JobAsker(job.run_id, job.id, _command(session, job), _environ(session))
+            self._askers[job.id] = asker
+            asker.ask()
+
+
+def _command(session: Session, job: Job) -> list[str]:
+    # the program's interpreter has fiber; a command named fiber may be any
+    first = job.argv[0] if job.argv else ""
+    python = first if Path(first).name.startswith("python") else "python3"
+    fiber = ("-m", "fiber.cli.main")
+    to_job = (sys.executable, *fiber, "exec", "-i", "--backend", session.info.name, job.id, "--")
+    return [*to_job, python, *fiber, "top", "--answer"]
+
+
+def _environ(session: Session) -> dict[str, str]:
+    config = session.config
+    # this host's own as well, which a job would not be given
+    settings = {f"FIBER_{key}".upper(): text for key, text in config.backend_settings().items()}
+    return {**os.environ, **config.to_environ(), **settings}
+
+
+def answer_requests(look: Callable[[], Iterable[dict[str, Any]]], patience: float) -> None:
+    """Answer requests on standard input, until that ends or nobody asks for a while.
+
+    Args:
+        look: returns what there is.
+        patience: seconds for which nobody may ask: not every way to a job tells of its end.
+    """
+    while select.select([sys.stdin], [], [], patience)[0]:
+        asked = os.read(sys.stdin.fileno(), 4096)
+        if not asked:
+            return
+        print(json.dumps(list(look()), default=str), flush=True)

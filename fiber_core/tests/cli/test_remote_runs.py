@@ -1,0 +1,164 @@
+"""``fiber top`` for runs whose programs are jobs on other hosts."""
+
+import json
+import os
+import sys
+import time
+
+import attrs
+import pytest
+
+import fiber as mp
+from fiber._agent import rundir
+from fiber._agent.job.config import MODULE
+from fiber.cli import remote_runs
+from fiber.cli.remote_runs import JobAsker
+from fiber.cli.session import Session
+from fiber.testing import programs
+from pool_tasks import square
+from waiting import PATIENCE, until
+
+HERE = [sys.executable, "-m", "fiber.cli.main", "top", "--answer"]
+
+
+@pytest.fixture(autouse=True)
+def far(capable):
+    """Jobs of the fake backend are on other hosts."""
+    capable(same_host=False)
+
+
+@pytest.fixture
+def elsewhere(run_root, monkeypatch):
+    """Another host, with a run whose pool has done five tasks; returns the environment there."""
+    with mp.Pool(1) as pool:
+        pool.map(square, range(5))
+        there = dict(os.environ)
+        here = run_root / "here"
+        here.mkdir(mode=0o700)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(here))
+        yield there
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(run_root))
+    pool.join()
+
+
+@pytest.fixture
+def program(fiber, submit, elsewhere, monkeypatch):
+    """A job of a run of this host, which is a program and is on the other host, beside a worker there."""
+    directory = rundir.create("0000000b", "fake", detached=True)
+    job = submit(run_id="0000000b")
+    submit([*programs.sleep_forever(), MODULE], run_id="0000000b")
+    monkeypatch.setattr(remote_runs, "_environ", lambda session: elsewhere)
+    yield job
+    rundir.remove(directory)
+
+
+@pytest.fixture
+def way(monkeypatch):
+    """Have jobs reached by other words; returns the jobs that were reached."""
+    reached = []
+
+    def reach_by(words):
+        monkeypatch.setattr(
+            remote_runs, "_command", lambda session, job: reached.append(job.id) or words
+        )
+        return reached
+
+    return reach_by
+
+
+def test_a_job_answers_again_and_again_for_the_runs_of_its_host_until_it_is_let_go(elsewhere):
+    asker = JobAsker("0000000b", "job-1", HERE, elsewhere)
+    asker.ask()
+    asker.wait(time.monotonic() + PATIENCE)
+    (first,) = asker.answers
+    asker.ask()
+    until(lambda: asker.answers[0].when > first.when)
+
+    assert first.status["pools"][0]["done"] == 5
+    assert (first.outer, first.description["job"]) == ("0000000b", "job-1")
+    assert not asker.trouble
+    asker.close()
+    assert asker._process.returncode is not None
+
+
+def test_what_a_shell_prints_is_no_answer_and_why_a_command_ended_is_told():
+    words = [sys.executable, "-c", "print('welcome'); raise SystemExit('no module named fiber')"]
+    asker = JobAsker("0000000b", "job-1", words, os.environ)
+    asker.ask()
+    asker.wait(time.monotonic() + PATIENCE)
+    until(lambda: asker.failure)
+
+    assert asker.trouble == "job job-1 does not answer: no module named fiber"
+    asker.close()
+
+
+def test_a_list_of_something_else_is_told_as_an_answer_that_cannot_be_read():
+    asker = JobAsker("0000000b", "job-1", [sys.executable, "-c", "print('[1]')"], os.environ)
+    asker.ask()
+    asker.wait(time.monotonic() + PATIENCE)
+
+    assert not asker.answers
+    asker.close()
+
+
+def test_the_program_of_a_run_is_asked_where_its_job_is_and_its_workers_are_not(
+    fiber, program, way
+):
+    reached = way(HERE)
+
+    data = json.loads(fiber("top", "--json").stdout)
+    shown = fiber("top", "--once")
+
+    assert set(reached) == {program.id}
+    outer, inner = data
+    assert (outer["run"], outer["status"]) == ("0000000b", None)
+    assert (inner["job"], inner["status"]["pools"][0]["done"]) == (program.id, 5)
+    rows = [line.split("\t") for line in shown.stdout.splitlines()]
+    assert next(row[2:6] for row in rows if row[0] == inner["run"]) == ["1/1", "0", "0", "5"]
+    assert "0000000b" not in shown.stderr
+    # either id is a word for it
+    for word in ("0000000b", inner["run"]):
+        assert fiber("top", "--once", word).stdout.splitlines()[1].startswith(inner["run"])
+
+
+def test_all_jobs_of_a_backend_are_asked_where_it_is_named(
+    fiber, submit, elsewhere, way, monkeypatch
+):
+    monkeypatch.setattr(remote_runs, "_environ", lambda session: elsewhere)
+    job = submit(run_id="0000000c")
+    way(HERE)
+
+    (found,) = json.loads(fiber("top", "--json", "--backend", "fake").stdout)
+
+    assert (found["job"], found["status"]["pools"][0]["done"]) == (job.id, 5)
+
+
+def test_a_job_without_fiber_is_told_with_what_it_said(fiber, program, way):
+    way([sys.executable, "-c", "raise SystemExit('No module named fiber')"])
+
+    done = fiber("top", "--once")
+
+    assert done.exit_code == 0
+    assert f"0000000b: job {program.id} does not answer: No module named fiber" in done.stderr
+
+
+def test_a_backend_that_runs_nothing_beside_a_job_is_told(fiber, program, capable):
+    capable(exec=False, same_host=False)
+
+    done = fiber("top", "--once")
+
+    assert done.exit_code == 0
+    assert "0000000b: fiber top of a run elsewhere is not supported by fake" in done.stderr
+
+
+def test_the_programs_own_interpreter_is_asked(fiber, submit):
+    session = Session.load("fake")
+    for argv, python in [
+        (["/opt/py/bin/python3.12", "a.py"], "/opt/py/bin/python3.12"),
+        (["sh"], "python3"),
+    ]:
+        job = submit(argv=programs.sleep_forever())
+        words = remote_runs._command(session, attrs.evolve(job, argv=argv))
+        at = words.index("--")
+        assert words[at - 4 : at] == ["-i", "--backend", "fake", job.id]
+        assert words[at + 1 :] == [python, "-m", "fiber.cli.main", "top", "--answer"]
