@@ -1,7 +1,8 @@
 """Threads that run actions one after another, in the order of submission.
 
-:class:`SerialExecutor` is for Fiber's own actions that must not delay their caller;
-:class:`CallbackThread` is for users' callbacks, and starts with the first one.
+:class:`SerialExecutor` runs from the beginning, and takes no lock: finalizers may submit to it.
+:class:`CallbackThread` starts with the first action, where there may be none, and tells whether
+one will run; users' callbacks run there, and what must not delay its caller.
 """
 
 from __future__ import annotations
@@ -60,22 +61,17 @@ class SerialExecutor:
             self._thread.join(10)
 
     def _run(self) -> None:
-        while True:
-            action = self._actions.get()
-            if action is None:
-                return
-            try:
-                action()
-            except self._expected as error:
-                log.debug("fiber: %s", error)
-            except Exception:
-                log.exception("fiber: something done on behalf of a shared object failed")
-            # else what it refers to would live until the next action
-            del action
+        _run_all(self._actions, self._report)
+
+    def _report(self, error: BaseException) -> None:
+        if isinstance(error, self._expected):
+            log.debug("fiber: %s", error)
+        else:
+            log.error("fiber: something done on behalf of a shared object failed", exc_info=error)
 
 
 class CallbackThread:
-    """Thread that runs the callbacks of one pool or executor, in order; started on first use.
+    """Thread that runs callbacks in order; started on first use. Errors go to the thread's excepthook.
 
     Args:
         name: name of the thread.
@@ -88,12 +84,12 @@ class CallbackThread:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def put(self, callback: Callable[[Any], Any], value: Any) -> bool:
-        """Queue ``callback(value)``; False after :meth:`close`, when it is not called."""
+    def put(self, callback: Callable[..., Any], *values: Any) -> bool:
+        """Queue ``callback(*values)``; False after :meth:`close`, when it is not called."""
         with self._lock:
             if not self._closed:
                 self._start()
-                self._queue.put(functools.partial(callback, value))
+                self._queue.put(functools.partial(callback, *values))
             return not self._closed
 
     def start(self) -> None:
@@ -122,18 +118,25 @@ class CallbackThread:
             thread.join(timeout)
 
     def _run(self) -> None:
-        while True:
-            action = self._queue.get()
-            if action is None:
-                return
-            try:
-                action()
-            # user code: it may raise anything, and the next callback still runs
-            except BaseException as error:
-                threading.excepthook(
-                    threading.ExceptHookArgs(
-                        (type(error), error, error.__traceback__, threading.current_thread())
-                    )
-                )
-            # else what it refers to would live until the next callback
-            del action
+        _run_all(self._queue, _show)
+
+
+def _show(error: BaseException) -> None:
+    threading.excepthook(
+        threading.ExceptHookArgs(
+            (type(error), error, error.__traceback__, threading.current_thread())
+        )
+    )
+
+
+def _run_all(
+    actions: queue.SimpleQueue[Callable[[], Any] | None], report: Callable[[BaseException], object]
+) -> None:
+    while (action := actions.get()) is not None:
+        try:
+            action()
+        # user code: it may raise anything, and the next action still runs
+        except BaseException as error:
+            report(error)
+        # else what it refers to would live until the next action
+        del action

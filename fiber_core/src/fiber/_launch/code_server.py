@@ -14,16 +14,15 @@ import importlib.machinery
 import json
 import os
 import pkgutil
-import queue
 import re
 import sys
 import sysconfig
-import threading
 from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from fiber._base.serial_executor import CallbackThread
 from fiber._launch import module_server
 
 __all__ = ["CodeServer", "Ignore", "IgnoredBy", "compile_pattern", "digest_of", "parse"]
@@ -219,37 +218,24 @@ class CodeServer:
         #: digests that were sent in answers, and may be requested
         self._contents: dict[str, Path | bytes] = {}
         self._fiber_names: frozenset[str] | None = None
-        self._lock = threading.Lock()
-        self._questions: queue.SimpleQueue[tuple[bytes, Callable[[bytes], None]] | None]
-        self._questions = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._thread = CallbackThread("fiber-code-server")
 
     # -- questions
 
     def submit(self, question: bytes, answer: Callable[[bytes], None]) -> None:
         """Queue a query; ``answer`` is called with the result on the server's thread."""
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="fiber-code-server", daemon=True
-                )
-                self._thread.start()
-        self._questions.put((question, answer))
+        self._thread.put(self._answer, question, answer)
 
     def close(self) -> None:
         """Stop answering, and end the thread."""
-        self._questions.put(None)
-        if self._thread is not None:
-            self._thread.join(5)
+        self._thread.close(5)
 
-    def _run(self) -> None:
-        while (asked := self._questions.get()) is not None:
-            question, answer = asked
-            try:
-                found = self.answer(json.loads(question))
-            except (ValueError, KeyError, TypeError, OSError, RecursionError):
-                found = b"{}"
-            answer(found)
+    def _answer(self, question: bytes, answer: Callable[[bytes], None]) -> None:
+        try:
+            found = self.answer(json.loads(question))
+        except (ValueError, KeyError, TypeError, OSError, RecursionError):
+            found = b"{}"
+        answer(found)
 
     def answer(self, question: dict[str, Any]) -> bytes:
         """Answer to one query: JSON, or for the query ``content`` the bytes."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-__all__ = ["ThreadPool"]
+__all__ = ["ThreadPool", "run_at_once"]
 
 log = logging.getLogger("fiber")
 
@@ -84,3 +84,12 @@ class ThreadPool:
                 call()
             except Exception:
                 log.exception("fiber: a call of %s failed", self._platform)
+
+
+def run_at_once(calls: Iterable[Callable[[], object]]) -> None:
+    """Run each call on a thread of its own, and wait until all have ended; they raise nothing."""
+    threads = [threading.Thread(target=call, daemon=True) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from fiber._agent.resources.allocator import Allocator
-from fiber._agent.resources.probe import check_devices, probe_argv
+from fiber._agent.resources.probe import check_devices, probe_argv, provider_of
 from fiber.abc import ResourceProvider
 from fiber.exceptions import BackendError, ResourceError
 from fiber.model import Device, ResourceRequest
@@ -66,11 +66,7 @@ class Devices:
             ResourceError: no provider of a kind is installed, or the machine has fewer devices.
         """
         for kind, count in resources.devices.items():
-            provider = self._providers.get(kind)
-            if provider is None:
-                installed = ", ".join(sorted(self._providers)) or "none"
-                msg = f"no provider of {kind!r} devices is installed; installed are: {installed}"
-                raise ResourceError(msg)
+            provider = provider_of(kind, self._providers)
             if not count:
                 # zero of a kind needs no probe
                 continue

@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 
-from fiber._agent.resources.probe import probe
+from fiber._agent.resources.probe import probe, provider_of
 from fiber.abc import ResourceProvider
-from fiber.exceptions import ResourceError
 from fiber.model import Device
 
 __all__ = ["HostDevices"]
@@ -36,11 +35,7 @@ class HostDevices:
         Raises:
             ResourceError: no provider of that kind is installed, or its probe failed.
         """
-        provider = self._providers.get(kind)
-        if provider is None:
-            installed = ", ".join(sorted(self._providers)) or "none"
-            msg = f"no provider of {kind!r} devices is installed; installed are: {installed}"
-            raise ResourceError(msg)
+        provider = provider_of(kind, self._providers)
         with self._lock:
             if kind not in self._found:
                 self._found[kind] = probe(provider)

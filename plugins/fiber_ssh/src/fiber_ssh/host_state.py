@@ -6,16 +6,18 @@ together, waited for, probed for devices, and shut down.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fiber._agent.resources.allocator import Allocator
-from fiber._agent.resources.probe import check_devices, probe_argv
+from fiber._agent.resources.probe import check_devices, probe_argv, provider_of
+from fiber._base.serial_executor import CallbackThread
 from fiber.abc import ResourceProvider
+from fiber.backend_parts.threads import run_at_once
 from fiber.exceptions import BackendError, BackendUnavailableError, FiberError, ResourceError
 from fiber.model import Device, JobSpec, ResourceRequest
 from fiber_ssh.agent_link import AgentLink
@@ -64,8 +66,7 @@ class HostState:
         #: why processes of this program cannot run on it, with the fix; empty where they can
         self.incompatibility = ""
         self._held: dict[str, float] = {}
-        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._tasks = CallbackThread(f"fiber-ssh-tasks-{link.host.name}")
 
     @property
     def host(self) -> Host:
@@ -166,31 +167,23 @@ class HostState:
 
     def enqueue(self, task: Callable[[], None]) -> None:
         """Run a task on the host's own thread, after those before it."""
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._work, name=f"fiber-ssh-tasks-{self.host.name}", daemon=True
-            )
-            self._thread.start()
-        self._tasks.put(task)
+        self._tasks.put(self._attempt, task)
 
     def close(self) -> None:
         """End the connection and the thread. Idempotent."""
-        self._tasks.put(None)
         self.link.close()
         self.streams.close()
-        if self._thread is not None:
-            self._thread.join(self._timing.host_end)
+        self._tasks.close(self._timing.host_end)
 
-    def _work(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            try:
-                task()
-            except BackendUnavailableError as error:
-                log.debug("host %s: %s", self.host.name, error)
-            except FiberError as error:
-                log.warning("fiber: host %s: %s", self.host.name, error)
-            except Exception:
-                log.exception("fiber: something went wrong with host %s", self.host.name)
+    def _attempt(self, task: Callable[[], None]) -> None:
+        try:
+            task()
+        except BackendUnavailableError as error:
+            log.debug("host %s: %s", self.host.name, error)
+        except FiberError as error:
+            log.warning("fiber: host %s: %s", self.host.name, error)
+        except Exception:
+            log.exception("fiber: something went wrong with host %s", self.host.name)
 
 
 class HostStates:
@@ -290,10 +283,7 @@ class HostStates:
             ResourceError: no provider of a kind is installed, or no host can be probed.
         """
         for kind in kinds:
-            if kind not in self._providers:
-                installed = ", ".join(sorted(self._providers)) or "none"
-                msg = f"no provider of {kind!r} devices is installed; installed are: {installed}"
-                raise ResourceError(msg)
+            provider_of(kind, self._providers)
         if not kinds:
             return
         failures: list[Exception] = []
@@ -311,11 +301,7 @@ class HostStates:
             with self._changed:
                 host_state.add_devices(kind, found)
 
-        threads = [threading.Thread(target=look, args=pair, daemon=True) for pair in asked]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_at_once(functools.partial(look, *pair) for pair in asked)
         if asked and len(failures) == len(asked):
             raise failures[0]
 
@@ -337,11 +323,7 @@ class HostStates:
             for host_state in self:
                 if host_state.link.is_up:
                     host_state.link.followers.wait_ended(max(0.0, deadline - time.monotonic()))
-        threads = [threading.Thread(target=host_state.close, daemon=True) for host_state in self]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_at_once(host_state.close for host_state in self)
 
 
 def _have_reconnected(host_states: HostStates | Sequence[HostState], *, every: bool) -> bool:

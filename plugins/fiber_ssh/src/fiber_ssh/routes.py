@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import threading
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
+from fiber.backend_parts.threads import run_at_once
 from fiber.exceptions import BackendUnavailableError
 from fiber_ssh.agent_link import AgentLink
 from fiber_ssh.config import SshConfig
@@ -126,13 +128,7 @@ class Router:
         """Probe all hosts at once, and decide between dialling and streams."""
         others = [*links[1:], links[0]] if len(links) > 1 else [None] * len(links)
         asked = zip(links, others, strict=True)
-        threads = [
-            threading.Thread(target=self._probe_or_log, args=pair, daemon=True) for pair in asked
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_at_once(functools.partial(self._probe_or_log, *pair) for pair in asked)
         if self._config.reach == "direct":
             return
         for name, found in self._reachable.items():

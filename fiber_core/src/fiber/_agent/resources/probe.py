@@ -14,9 +14,23 @@ from fiber.abc import ResourceProvider
 from fiber.exceptions import ResourceError
 from fiber.model.resource import Device
 
-__all__ = ["check_devices", "probe", "probe_argv"]
+__all__ = ["check_devices", "probe", "probe_argv", "provider_of"]
 
 _QUOTED = 500
+
+
+def provider_of(kind: str, providers: Mapping[str, ResourceProvider]) -> ResourceProvider:
+    """The provider of a kind of devices.
+
+    Raises:
+        ResourceError: it is not installed.
+    """
+    provider = providers.get(kind)
+    if provider is None:
+        installed = ", ".join(sorted(providers)) or "none"
+        msg = f"no provider of {kind!r} devices is installed; installed are: {installed}"
+        raise ResourceError(msg)
+    return provider
 
 
 def probe_argv(provider: ResourceProvider, python: str | None = None) -> tuple[str, ...]:
