@@ -129,13 +129,18 @@ def test_a_process_of_such_a_context_is_one_of_fibers_whose_name_is_in_its_log_r
 
 def test_modules_are_preloaded_by_the_backend_once(monkeypatch):
     monkeypatch.setattr(preload, "_requested", [])
-    seen = []
-    requests = preload.PreloadRequests(SimpleNamespace(preload=seen.append))
+    seen, loaded = [], {}
+    requests = preload.PreloadRequests(SimpleNamespace(preload=seen.append), loaded)
     for modules in (None, ["__main__", "decimal"], None, ["fractions"]):
         if modules is not None:
             fiber.set_forkserver_preload(modules)
         requests.send()
     assert seen == [("decimal",), ("fractions",)]
+    # what a process needs for the objects that it is given
+    for name in ("json", "fiber._objects.pipe", "fiber.connection", "fiber.pool"):
+        loaded[name] = None
+        requests.send()
+    assert seen[2:] == [("fiber._objects.pipe",), ("fiber.connection",)]
     with pytest.raises(TypeError, match="must be a list of strings"):
         fiber.set_forkserver_preload([multiprocessing])
 

@@ -83,6 +83,31 @@ if __name__ == "__main__":
         print(json.dumps({"master": loaded(0), "worker": worker}))
 """
 
+#: preloaded by a supervisor, it notes what each of its forks has from it
+FORKED = """
+import os, sys
+
+there = set()
+os.register_at_fork(before=lambda: there.update(sys.modules))
+"""
+STARTED = """
+import json, sys
+
+def tell(end, lock):
+    import forked
+    with lock:
+        end.send(sorted(set(sys.modules) - forked.there))
+
+if __name__ == "__main__":
+    import fiber
+    fiber.set_forkserver_preload(["forked"])
+    here, there = fiber.Pipe()
+    process = fiber.Process(target=tell, args=(there, fiber.Lock()))
+    process.start()
+    print(json.dumps(here.recv()))
+    process.join()
+"""
+
 
 def python(*arguments):
     return ran([sys.executable, "-W", "ignore", *arguments], check=True)
@@ -107,3 +132,13 @@ def test_a_pools_first_result_waits_for_no_needless_module(tmp_path):
     for process, modules in found.items():
         assert NEEDLESS.intersection(modules) == set(), process
         assert len(modules) < MOST[process], process
+
+
+def test_a_started_process_finds_all_that_it_needs_imported_by_its_supervisor(tmp_path):
+    (tmp_path / "forked.py").write_text(FORKED)
+    script = tmp_path / "program.py"
+    script.write_text(STARTED)
+
+    found = json.loads(python(script).stdout)
+
+    assert found == []

@@ -28,7 +28,10 @@ PRELOAD = (
     "fiber._runtime.bootstrap",
     "fiber._workers.pool_process",
     "fiber._runtime.runtime",
+    "fiber._wire.dialer",
     "multiprocessing.spawn",
+    # by runpy, when it loads the main module
+    "pkgutil",
 )
 #: exit code of a worker whose descriptors a task has closed or replaced
 DESCRIPTORS_LOST = 121

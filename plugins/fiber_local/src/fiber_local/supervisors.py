@@ -61,7 +61,8 @@ class Supervisors:
         self._host = host
         self._devices = devices
         self._on_status = on_status
-        self._preload = (*PRELOAD, *config.preload)
+        # workers are sent the settings
+        self._preload = (*PRELOAD, LocalConfig.__module__, *config.preload)
         self._lock = threading.Lock()
         self._client: SupervisorClient | None = None
         self._former: list[SupervisorClient] = []
@@ -125,7 +126,7 @@ class Supervisors:
             self.directory,
             run_id=spec.run_id,
             host=self._host,
-            preload=PRELOAD if spec.entry else (),
+            preload=(*PRELOAD, LocalConfig.__module__) if spec.entry else (),
             on_status=self._on_job_status,
             on_notice=log.warning,
             on_end=self._on_supervisor_end,

@@ -119,8 +119,7 @@ def _set_up(plan: ChildPlan) -> None:
     for path in plan.groups:
         Path(path).write_text("0\n", encoding="ascii")
     _limit(plan)
-    os.environ.clear()
-    os.environ.update(plan.environ)
+    _replace_environ(plan.environ)
     for provider, devices in plan.devices:
         os.environ.update(_device_environment(provider, devices))
     try:
@@ -128,6 +127,15 @@ def _set_up(plan: ChildPlan) -> None:
     except OSError as error:
         msg = f"cannot change to the working directory: {error}"
         raise OSError(msg) from error
+
+
+def _replace_environ(environ: Mapping[str, str]) -> None:
+    # most of it is the supervisor's, too: to write a page is to copy it
+    for name in [name for name in os.environ if name not in environ]:
+        del os.environ[name]
+    for name, value in environ.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
 
 
 def _limit(plan: ChildPlan) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import select
 import signal
 import sys
+from typing import Any
 
 __all__ = ["ProcessWatch", "adopt_orphans", "die_with_parent", "private_descriptor", "set_title"]
 
@@ -17,10 +19,17 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 if sys.platform == "linux":
 
-    def _prctl(option: int, argument: int | bytes) -> bool:
+    @functools.cache
+    def _libc() -> Any:
+        # loaded once by a supervisor for all its forks: in each of them that takes a millisecond
         import ctypes
 
-        libc = ctypes.CDLL(None, use_errno=True)
+        return ctypes.CDLL(None, use_errno=True)
+
+    def _prctl(option: int, argument: int | bytes) -> bool:
+        libc = _libc()
+        import ctypes
+
         value = argument if isinstance(argument, bytes) else ctypes.c_ulong(argument)
         zero = ctypes.c_ulong(0)
         return bool(libc.prctl(option, value, zero, zero, zero) == 0)
