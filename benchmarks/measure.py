@@ -29,6 +29,17 @@ class ContenderError(Exception):
     """A contender did not do its round; the text has what it wrote."""
 
 
+def environment() -> dict[str, str]:
+    """Environment of the programs that are measured.
+
+    They keep what they compile: an installed package is compiled, and so is the standard library,
+    whatever a variable of this environment has a checkout do.
+    """
+    environ = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    path = os.pathsep.join(filter(None, [str(ROOT), environ.get("PYTHONPATH")]))
+    return {**environ, "PYTHONPATH": path}
+
+
 class Driver:
     """A program that runs rounds; see :mod:`benchmarks.driver`."""
 
@@ -39,7 +50,6 @@ class Driver:
         self._socket: socket.socket | None = None
         #: the program's, which a launcher may have started
         self._pid: int | None = None
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         # a launcher of a framework's passes no standard input on
         with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
             address = str(Path(folder, "socket"))
@@ -52,7 +62,7 @@ class Driver:
                 stdout=self._errors,
                 stderr=self._errors,
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": path},
+                env=environment(),
             )
             try:
                 self._socket = self._accept(listener)

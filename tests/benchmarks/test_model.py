@@ -1,6 +1,7 @@
 """How medians are held to their bars; nothing is timed."""
 
 import pytest
+from benchmarks.measure import environment
 from benchmarks.model import FLOOR, Bar, Metric, judge
 
 FASTER = Metric("rate", "a rate", "items/s", bars=(Bar(1.0),), more=True)
@@ -34,3 +35,9 @@ def test_a_median_is_held_to_its_bars(metric, values, ratio, met):
 
     assert [one.met for one in verdicts] == met
     assert ratio is None or verdicts[0].ratio == ratio
+
+
+def test_what_is_measured_does_not_compile_its_modules_each_time(monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+
+    assert "PYTHONDONTWRITEBYTECODE" not in environment()
