@@ -22,6 +22,8 @@ MODULES = dict(layout.modules(*layout.SOURCES))
 DOTTED = re.compile(r"(?<![\w./-])(?:fiber\._\w+|fiber_(?:docker|k8s|local|ssh))(?:\.\w+)+")
 #: a file or folder below the core's package, as the tables of the design pages name it
 PATH = re.compile(r"`(_[a-z]+/[\w/]*(?:\.py)?|plugins/[\w/]+\.py)`")
+#: a picture in a page: the text in its place, and its file
+PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)]+)\)")
 SUBJECTS = backends_page.subjects()
 
 
@@ -87,6 +89,19 @@ def test_the_kit_passed_and_what_is_declared_is_what_was_tested(subject):
     assert set(info.capabilities.names()) == subject.capabilities, (
         "run the kit again and commit its results in docs/reference/conformance"
     )
+
+
+def test_a_picture_that_a_page_shows_is_there_and_its_text_says_what_is_seen():
+    pages = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *ROOT.glob("docs/**/*.md")]
+    shown = [
+        (page.parent / path, text)
+        for page in pages
+        for text, path in PICTURE.findall(page.read_text(encoding="utf-8"))
+    ]
+
+    assert len({path.resolve() for path, _ in shown}) > 5
+    assert [path for path, _ in shown if not path.is_file()] == []
+    assert [text for _, text in shown if len(text.split()) < 4] == []
 
 
 def test_the_picture_in_the_readme_is_the_one_that_its_script_draws():
