@@ -32,7 +32,6 @@ WORDS = {
     "cpu_limit": "`cpu` is enforced",
     "memory_limit": "`memory` is enforced",
     "devices": "devices (`gpu` and others)",
-    "groups": "groups of all or none",
     "detached": "`fiber run` without `-a`",
     "fork": "several processes a job",
     "suspend": "stopped jobs are told apart",

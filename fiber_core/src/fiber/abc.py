@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fiber.exceptions import (
@@ -58,9 +58,11 @@ class Backend(abc.ABC):
     def submit_many(self, specs: Sequence[JobSpec]) -> Sequence[Job | BackendError]:
         """Start several jobs in one call, where the platform has one.
 
-        A ring calls it for a gang, where a backend overrides it and no plugin has
+        Rings and ``fiber mpirun`` call it for a gang, where a backend overrides it and no plugin has
         ``fiber_submit_job``: all specs then have the same ``gang`` and are all of it, so that a batch
-        system may make one job of several parts of them. Others have nothing to do with each other.
+        system may make one job of several parts of them. It returns once they are accepted, not when
+        they run: the caller ends them all unless they do within the gang's timeout, or sooner. Others
+        have nothing to do with each other.
 
         Pools call it for workers that they start at once, 256 at most, on the same conditions; the
         first worker comes by :meth:`submit`, and so do all after one that failed, until one is up.
@@ -90,53 +92,6 @@ class Backend(abc.ABC):
             _end_all(self, (one for one in found if not isinstance(one, BackendError)))
             raise
         return found
-
-    def submit_group(self, specs: Sequence[JobSpec], timeout: float) -> Sequence[Job]:
-        """Start all jobs or none within ``timeout`` seconds; return once all run.
-
-        For programs that use a backend themselves. Rings do not call it, for nobody could end one that
-        waits here: their gangs come by :meth:`submit_many`, or job by job.
-
-        Raises:
-            SubmitError: not all were accepted in time; those that were have been ended.
-        """
-        raise CapabilityError(self.name, "groups", "submit_group")
-
-    def start_group(
-        self,
-        specs: Sequence[JobSpec],
-        timeout: float,
-        are_placed: Callable[[Sequence[Job], float], bool],
-    ) -> Sequence[Job]:
-        """Submit jobs one by one, and end them all unless all start.
-
-        For :meth:`submit_group` on platforms without groups of their own.
-
-        Args:
-            specs: the jobs.
-            timeout: seconds until all have to be started.
-            are_placed: waits for so many seconds until none of the jobs waits to be started; False
-                where some still do. What it raises ends the jobs too.
-
-        Raises:
-            SubmitError: not all were started in time; the text has what the platform says of those
-                that wait.
-        """
-        jobs: list[Job] = []
-        try:
-            for spec in specs:
-                jobs.append(self.submit(spec))  # noqa: PERF401 - those before a failure must be known
-            if are_placed(jobs, timeout):
-                return jobs
-            messages = [
-                status.message for status in self.status(jobs) if not status.state.is_terminal
-            ]
-            msg = f"not all of {len(specs)} jobs could be started within {timeout:g} s"
-            reason = next(filter(None, messages), "")
-            raise SubmitError(f"{msg}: {reason}" if reason else msg)
-        except BaseException:
-            _end_all(self, jobs)
-            raise
 
     @abc.abstractmethod
     def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 import objects_world
-from fiber._launch.submit_proxy import ProxyBackend, SubmitProxy
+from fiber._launch.submit_proxy import ManyProxyBackend, SubmitProxy
 from fiber.exceptions import (
     BackendUnavailableError,
     FiberError,
@@ -50,6 +50,7 @@ class World:
             SimpleNamespace(
                 backend=self.platform,
                 submit=self.platform.submit,
+                submit_many=self.platform.submit_many,
                 endpoint=self.endpoint,
                 launcher=SimpleNamespace(early_statuses=lambda job: self.early),
             )
@@ -58,7 +59,7 @@ class World:
         self.failures = []
         self.may_connect = threading.Event()
         self.may_connect.set()
-        self.backend = ProxyBackend("remote", self.connect)
+        self.backend = ManyProxyBackend("remote", self.connect)
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
@@ -114,6 +115,19 @@ def test_a_refusal_is_the_platforms(world):
     world.platform.submit.side_effect = SubmitError("no room")
     with pytest.raises(SubmitError, match="no room"):
         world.backend.submit(SPEC)
+
+
+def test_many_jobs_are_one_call_there_too_and_each_is_answered_for_itself(world):
+    world.platform.submit_many.return_value = [world.job, SubmitError("no room")]
+    world.early = [RUNNING]
+
+    job, refused = world.backend.submit_many([SPEC, SPEC])
+
+    assert world.asked() == [call.submit_many([SPEC, SPEC])]
+    assert (job, str(refused)) == (world.job, "no room")
+    until(lambda: world.statuses == [(job.id, RUNNING)])
+    world.relays.ended(["child"])
+    until(lambda: world.asked()[1:] == [call.kill(job)])
 
 
 def test_requests_and_questions_go_through_and_nothing_else(world):

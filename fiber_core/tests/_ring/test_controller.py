@@ -60,11 +60,11 @@ JOBS = (StartWorker(1, 0, ONE), StartRun(1), StartWorker(2, 1, ONE))
 def test_jobs_of_a_step_are_a_gang_and_those_of_the_next_another(commands, timeout, sizes):
     gangs = []
 
-    def launch(process, *, gang, **_):
-        gangs.append(gang)
+    def launch_many(jobs):
+        gangs.extend(options["gang"] for _, options in jobs)
         raise SubmitError("no room")
 
-    runtime = SimpleNamespace(launcher=SimpleNamespace(launch=launch, takes_many=False))
+    runtime = SimpleNamespace(launcher=SimpleNamespace(launch_many=launch_many, takes_many=False))
     listener = SimpleNamespace(not_launched=lambda number, error: None)
     with contextlib.closing(JobThreads(runtime, WORK, listener, timeout)) as threads:
         for step in (commands, [StartWorker(3, 0, ONE)]):

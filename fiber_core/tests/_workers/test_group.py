@@ -55,9 +55,7 @@ class FakeRuntime:
             serve=self.services.__setitem__,
             withdraw=lambda target: self.services.pop(target, None),
         )
-        self.launcher = SimpleNamespace(
-            launch=self._launch, launch_many=self._launch_many, takes_many=False
-        )
+        self.launcher = SimpleNamespace(launch_many=self._launch_many, takes_many=False)
         self.asked, self.calls = [], []
 
     def new_target(self):
@@ -66,22 +64,25 @@ class FakeRuntime:
     def notify(self, hook, **facts):
         self.notified.append((hook, facts))
 
-    def _launch(self, process, *, resources, image, processes, drains, waits, on_status):
+    def _launch(self, process, *, resources, image, processes, drains, on_status):
         assert drains, "workers exit when they are told to"
         self.asked.append((resources, image, processes))
         if self.refusals:
             raise self.refusals.pop(0)
         child = FakeJob(str(len(self.children)), processes, on_status)
         self.at_start(child)
+        process._started_as(child)
         self.children.append(child)
         return child
 
-    def _launch_many(self, jobs):
+    def _launch_many(self, jobs, *, waits):
+        if len(jobs) == 1:
+            return [self._launch(process, **options) for process, options in jobs]
         self.calls.append(len(jobs))
         found = []
         for process, options in jobs:
             try:
-                found.append(self._launch(process, waits=False, **options))
+                found.append(self._launch(process, **options))
             except SubmitError as error:
                 found.append(error)
         return found

@@ -101,7 +101,7 @@ def test_what_a_backend_can_do_and_a_hook_are_listed(fiber):
 
     details = {row[2:4]: row[4] for row in rows(fiber)}
 
-    assert "follow_logs, fork, groups" in details["backend", "fake"]
+    assert "follow_logs, fork, logs" in details["backend", "fake"]
     assert details["hook", "fiber_worker_lost"] == ""
 
 

@@ -3,7 +3,7 @@
 import attrs
 import pytest
 
-from fiber.exceptions import BackendUnavailableError, SubmitError
+from fiber.exceptions import BackendUnavailableError
 from fiber.model import BackendContext, JobSpec, JobState
 from fiber.testing import FakeBackend, FakePlatform, FakeProvider, programs
 from fiber.testing.fakes import CAPABILITIES
@@ -71,15 +71,6 @@ def test_held_jobs_wait_and_start_when_released(backend, platform):
 
     ends = (status for _, status in backend.events(RUN) if status.state.is_terminal)
     assert next(ends).exit_code == 3
-
-
-def test_a_group_that_does_not_start_in_time_is_taken_back(backend, platform):
-    platform.hold()
-
-    with pytest.raises(SubmitError, match="not all of 2 jobs could be started"):
-        backend.submit_group([spec(), spec()], timeout=0.05)
-
-    assert backend.list(RUN) == []
 
 
 def test_one_that_is_closed_is_of_no_use_any_more(backend):

@@ -235,18 +235,11 @@ class TestWaiting:
 
 
 class TestGroups:
-    def test_where_not_all_find_room_none_stays(self, site, backend):
-        wanted = ResourceRequest(cpu=3)
-        specs = [site.spec(backend, resources=wanted) for _ in range(4)]
-        with pytest.raises(SubmitError, match="Insufficient cpu"):
-            backend.submit_group(specs, 1.0)
-        site.cluster.wait_until_gone(backend.run, ("pods",))
-
     @pytest.mark.parametrize("gang", ["volcano", "scheduler-plugins"])
     def test_a_scheduler_that_is_not_installed_is_named(self, site, gang):
         backend = site.open(gang=gang)
         with pytest.raises(SubmitError, match=f"{gang} is not installed"):
-            backend.submit_group([site.spec(backend) for _ in range(2)], 5.0)
+            site.start(backend, gang=Gang(name="ring-1", size=2, timeout=5.0))
 
     def test_jobs_that_come_one_by_one_may_be_a_gang_too(self, site, backend):
         def gang(name, size):

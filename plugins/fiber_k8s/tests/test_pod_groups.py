@@ -3,8 +3,7 @@
 import pytest
 
 from cluster.objects import of
-from fiber.exceptions import SubmitError
-from fiber.model import ResourceRequest
+from fiber.model import Gang, JobState, ResourceRequest
 from wire_world import until
 
 GROUPS = {
@@ -25,12 +24,18 @@ def groups(cluster, gang):
     return cluster.call(lambda: list(cluster.store.list(GROUPS[gang])))
 
 
+def submitted(site, backend, size, timeout, **more):
+    """Jobs of one gang."""
+    gang = Gang(name="ring-1", size=size, timeout=timeout)
+    return [site.start(backend, gang=gang, **more) for _ in range(size)]
+
+
 @pytest.mark.parametrize("gang", GROUPS)
 def test_all_members_start_together_and_the_group_exists_until_its_last_pod_is_gone(
     site, cluster, gang
 ):
     backend = site.open(gang=gang, queue="team")
-    jobs = backend.submit_group([site.spec(backend) for _ in range(3)], 20.0)
+    jobs = submitted(site, backend, 3, 20.0)
     for job in jobs:
         assert backend.recorder.running(job)
     (group,) = groups(cluster, gang)
@@ -48,10 +53,12 @@ def test_all_members_start_together_and_the_group_exists_until_its_last_pod_is_g
 @pytest.mark.parametrize("gang", GROUPS)
 def test_where_not_all_have_room_none_runs_and_none_stays(site, cluster, gang):
     backend = site.open(gang=gang)
-    wanted = ResourceRequest(cpu=1)
-    specs = [site.spec(backend, resources=wanted) for _ in range(5)]
-    with pytest.raises(SubmitError, match="not all of the 5 pods of PodGroup"):
-        backend.submit_group(specs, 2.0)
+    jobs = submitted(site, backend, 5, 60.0, resources=ResourceRequest(cpu=1))
+    for job in jobs:
+        told = backend.recorder.until(job, lambda one: "not all of the 5 pods" in one.message)
+        assert told.state is JobState.PENDING
+    for job in jobs:
+        backend.kill(job)
     site.cluster.wait_until_gone(backend.run, ("pods",))
     until(lambda: not groups(cluster, gang))
     pods = [

@@ -233,18 +233,6 @@ def test_devices_are_looked_for_when_asked_for_and_known_to_the_next_supervisor(
         supervisor_of(driver.backend).wait()
 
 
-def test_a_group_that_cannot_be_placed_in_time_leaves_nothing(driver_with):
-    driver = driver_with(providers={"fake": FakeProvider()})
-    wants = ResourceRequest(devices={"fake": 2})
-    specs = [driver.spec("wait", resources=wants) for _ in range(2)]
-
-    with pytest.raises(SubmitError, match="not all of 2 jobs could be started within 0.1 s: waits"):
-        driver.backend.submit_group(specs, 0.1)
-
-    for job in driver.backend.list(driver.run_id):
-        assert driver.end(job).state is JobState.FAILED
-
-
 def test_a_worker_has_its_masters_supervisor_start_its_jobs(driver, tmp_path, monkeypatch):
     (tmp_path / "worker_with_backend.py").write_text(WORKER)
     monkeypatch.syspath_prepend(tmp_path)

@@ -149,19 +149,35 @@ class Launcher:
         return self._runtime.takes_many
 
     def launch_many(
-        self, jobs: Sequence[tuple[Any, dict[str, Any]]]
+        self, jobs: Sequence[tuple[Any, dict[str, Any]]], *, waits: bool = True
     ) -> list[Child | BaseException]:
-        """Pickle process objects and submit them as jobs, in one call of the backend.
+        """Pickle process objects and submit them as jobs, several in one call of the backend.
 
         Args:
             jobs: process objects, each with arguments of :meth:`launch`.
+            waits: see :meth:`launch`; several are not waited for.
 
         Returns:
-            for each its child, or the error for which it was not submitted.
+            for each its child, or the error for which it was not submitted. A process that has one was
+            started.
 
         Raises:
             Exception: what pickling raised, before anything was submitted, or the backend for all.
         """
+        if len(jobs) == 1:
+            found: list[Child | BaseException] = [
+                self.launch(process, waits=waits, **options) for process, options in jobs
+            ]
+        else:
+            found = self._launch_many(jobs)
+        for (process, _), child in zip(jobs, found, strict=True):
+            if not isinstance(child, BaseException):
+                process._started_as(child)  # noqa: SLF001 - no name that subclasses could have
+        return found
+
+    def _launch_many(
+        self, jobs: Sequence[tuple[Any, dict[str, Any]]]
+    ) -> list[Child | BaseException]:
         prepared: list[tuple[Child, JobSpec]] = []
         try:
             for process, options in jobs:

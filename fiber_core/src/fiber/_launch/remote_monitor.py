@@ -269,6 +269,7 @@ class RemoteJobMonitor:
             # apart: the plugin that has their class need not be installed on that host
             "settings": frames.joined(codec.dumps(config.settings)),
             "backend": backend,
+            "takes_many": self._runtime.takes_many,
         }
 
     def settle_output(self) -> None:

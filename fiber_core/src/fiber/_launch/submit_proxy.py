@@ -20,6 +20,7 @@ from fiber._wire import codec
 from fiber._wire.frames import Kind
 from fiber.abc import Backend
 from fiber.exceptions import (
+    BackendError,
     BackendUnavailableError,
     FiberError,
     PeerLostError,
@@ -34,14 +35,17 @@ if TYPE_CHECKING:
     from fiber._wire.endpoint import Peer
     from fiber._wire.frames import Message
 
-__all__ = ["TARGET", "ProxyBackend", "SubmitProxy"]
+__all__ = ["TARGET", "ManyProxyBackend", "ProxyBackend", "SubmitProxy"]
 
 log = logging.getLogger("fiber")
 
 #: target number of this service; those of other objects count from 1
 TARGET = 2**62
 _METHODS = frozenset(
-    {"submit", "terminate", "kill", "status", "logs", "capacity", "reach", "resume"}
+    {
+        *("submit", "submit_many", "terminate", "kill"),
+        *("status", "logs", "capacity", "reach", "resume"),
+    }
 )
 #: most calls of the backend at once; platforms answer some dozens side by side, and more wait
 _MAX_THREADS = 64
@@ -149,12 +153,12 @@ class SubmitProxy:
 
     def _do(self, owner: str, method: str, args: tuple[Any, ...]) -> Any:
         if method == "submit":
-            job = self._runtime.submit(*args)
-            with self._lock:
-                self._jobs[job.id] = _ProxiedJob(job, owner)
-            for status in self._runtime.launcher.early_statuses(job):
-                self.observed(job, status)
-            return job
+            return self._accepted(owner, self._runtime.submit(*args))
+        if method == "submit_many":
+            made = self._runtime.submit_many(*args)
+            return [
+                one if isinstance(one, BackendError) else self._accepted(owner, one) for one in made
+            ]
         if method == "resume":
             with self._lock:
                 mine = [one for one in self._jobs.values() if one.owner == owner]
@@ -166,6 +170,13 @@ class SubmitProxy:
             return backend.status([self._own(owner, job) for job in args[0]])
         found = getattr(backend, method)(self._own(owner, args[0]))
         return list(found) if method == "logs" else found
+
+    def _accepted(self, owner: str, job: Job) -> Job:
+        with self._lock:
+            self._jobs[job.id] = _ProxiedJob(job, owner)
+        for status in self._runtime.launcher.early_statuses(job):
+            self.observed(job, status)
+        return job
 
     def _own(self, owner: str, job: Job) -> Job:
         """Return a job that a child submitted; its own word for it may name any job of the platform."""
@@ -307,3 +318,13 @@ class ProxyBackend(Backend):
         except FiberError as error:
             if not self._closed:
                 self._events.put(error)
+
+
+class ManyProxyBackend(ProxyBackend):
+    """Child's side where the parent's backend takes several jobs in one call."""
+
+    def submit_many(self, specs: Sequence[JobSpec]) -> Sequence[Job | BackendError]:
+        """Submit jobs through the parent, in one call there too."""
+        made: list[Job | BackendError] = self._ask("submit_many", specs)
+        self._submitted = True
+        return made

@@ -110,13 +110,9 @@ class JobThreads:
         """
         made = [self._make(command) for command in commands]
         jobs = [(process, options) for process, options, _, _ in made]
-        launcher = self._runtime.launcher
         found: Sequence[Child | BaseException] = ()
         try:
-            if len(jobs) == 1:
-                found = [launcher.launch(jobs[0][0], **jobs[0][1])]
-            else:
-                found = launcher.launch_many(jobs)
+            found = self._runtime.launcher.launch_many(jobs)
         except FiberError as error:
             found = [error] * len(jobs)
         finally:
@@ -129,7 +125,6 @@ class JobThreads:
                     end.close()
                 self._listener.not_launched(command.worker, child)
             else:
-                process._started_as(child)  # noqa: SLF001 - no name that subclasses could have
                 self._listener.launched(command.worker, child, process, ours)
 
     def _make(

@@ -123,7 +123,7 @@ def _prepare_remote(runtime: Any, url: str, payload: dict[str, Any]) -> None:
     """Prepare this process on a host that does not see the parent's files."""
     from fiber._launch import environ
     from fiber._launch.code_finder import CodeFinder, ContentStore, load_main
-    from fiber._launch.submit_proxy import ProxyBackend
+    from fiber._launch.submit_proxy import ManyProxyBackend, ProxyBackend
     from fiber.model import BackendInfo
 
     environ.mark_inherited()
@@ -132,7 +132,8 @@ def _prepare_remote(runtime: Any, url: str, payload: dict[str, Any]) -> None:
     # described by the parent: its plugin need not be installed on this host
     info = payload["backend"]
     runtime._info = BackendInfo(load=_refuse_to_load, **info)  # noqa: SLF001 - a child's
-    runtime._backend = ProxyBackend(info["name"], lambda: runtime._connect(url))  # noqa: SLF001 - as above
+    proxy = ManyProxyBackend if payload["takes_many"] else ProxyBackend
+    runtime._backend = proxy(info["name"], lambda: runtime._connect(url))  # noqa: SLF001 - as above
     sys.meta_path.insert(0, finder)
     codec.set_missing_module_hook(finder.explain)
     preparation = dict(payload["preparation"])

@@ -308,20 +308,13 @@ class WorkerGroup:
         self, counts: Sequence[int], on_status: Callable[[Child, JobStatus], None], waits: bool
     ) -> Sequence[Child | BaseException]:
         processes = [self._options.make_process(self.target) for _ in counts]
-        launcher = self._runtime.launcher
-        found: Sequence[Child | BaseException]
-        if len(counts) == 1:
-            job = self._options_of(counts[0], on_status)
-            found = [launcher.launch(processes[0], waits=waits, **job)]
-        else:
-            jobs = [
-                (process, self._options_of(count, on_status))
-                for process, count in zip(processes, counts, strict=True)
-            ]
-            found = launcher.launch_many(jobs)
+        jobs = [
+            (process, self._options_of(count, on_status))
+            for process, count in zip(processes, counts, strict=True)
+        ]
+        found = self._runtime.launcher.launch_many(jobs, waits=waits)
         for process, child in zip(processes, found, strict=True):
             if not isinstance(child, BaseException):
-                process._started_as(child)  # noqa: SLF001 - no name that subclasses could have
                 self._processes[child] = process
         return found
 

@@ -161,8 +161,9 @@ class Gang:
     """Group of jobs that are of use only together.
 
     A hint for the platform's scheduler, so that jobs of one gang do not take the room that another
-    gang lacks. The submitter itself ends them all where they do not all start. Backends with a
-    ``submit_many`` of their own get the whole gang of a ring in one call.
+    gang lacks. The submitter itself ends them all where they do not all start, so that they are all
+    or none on every platform. Backends with a ``submit_many`` of their own get the whole gang in one
+    call.
     """
 
     #: its name, unique in the run
@@ -274,8 +275,6 @@ class Capabilities:
     memory_limit: bool = False
     #: kinds in ``devices`` of a request are granted
     devices: bool = False
-    #: ``submit_group`` is all or none
-    groups: bool = False
     #: ``detached`` jobs outlive their submitter
     detached: bool = False
     #: ``entry`` is called in a forked child; more than one process a job works

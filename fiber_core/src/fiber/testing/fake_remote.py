@@ -145,7 +145,6 @@ class FakeRemoteBackend(FakeBackend):
     # not offered; signals go over the connection
     exec = Backend.exec
     signal = Backend.signal
-    submit_group = Backend.submit_group
 
     def submit_many(self, specs: Sequence[JobSpec]) -> Sequence[Job | BackendError]:
         """Start jobs; overridden, so that pools and rings make one call, as to a batch system."""

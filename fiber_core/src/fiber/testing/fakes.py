@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fiber.abc import Backend, ResourceProvider
-from fiber.exceptions import BackendUnavailableError, ResourceError, SubmitError
+from fiber.exceptions import BackendUnavailableError, ResourceError
 from fiber.hookspecs import hookimpl
 from fiber.model import (
     BackendContext,
@@ -21,7 +21,6 @@ from fiber.model import (
     Device,
     Job,
     JobSpec,
-    JobState,
     JobStatus,
     Reach,
     ReachKind,
@@ -39,7 +38,6 @@ CAPABILITIES = Capabilities(
     follow_logs=True,
     exec=True,
     devices=True,
-    groups=True,
     detached=True,
     fork=True,
     suspend=True,
@@ -76,25 +74,6 @@ class FakeBackend(Backend):
         if not spec.detached:
             self._mine.append(job)
         return job
-
-    def submit_group(self, specs: Sequence[JobSpec], timeout: float) -> Sequence[Job]:
-        """Start all jobs or none."""
-        jobs: list[Job] = []
-        try:
-            jobs.extend(self.submit(spec) for spec in specs)
-            self._await_start(jobs, timeout)
-        except BaseException:
-            self.platform.end(jobs, forget=True)
-            raise
-        return jobs
-
-    def _await_start(self, jobs: Sequence[Job], timeout: float) -> None:
-        def are_started() -> bool:
-            return all(status.state is not JobState.PENDING for status in self.status(jobs))
-
-        if not self.platform.wait_for(are_started, timeout):
-            msg = f"not all of {len(jobs)} jobs could be started within {timeout:g} s"
-            raise SubmitError(msg)
 
     def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
         """Yield every change of the jobs of a run."""

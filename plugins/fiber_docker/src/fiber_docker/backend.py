@@ -37,7 +37,7 @@ from fiber_docker.images import Images
 from fiber_docker.inspection import Inspector
 from fiber_docker.jobs import JobStarter
 from fiber_docker.orphans import master_identity, sweep
-from fiber_docker.status import created_at, failed_to_start, from_list, job_of
+from fiber_docker.status import created_at, from_list, job_of
 from fiber_docker.termination import Terminator
 from fiber_docker.timing import DockerTiming
 from fiber_docker.watch import REMOVED_UNSEEN, Watch
@@ -94,10 +94,6 @@ class DockerBackend(Backend):
         context = self._container_context(spec)
         self._watch(spec.run_id).wait_ready()
         return self._starter.submit(spec, context)
-
-    def submit_group(self, specs: Sequence[JobSpec], timeout: float) -> Sequence[Job]:
-        """Start all jobs or none."""
-        return self.start_group(specs, timeout, self._are_placed)
 
     def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
         """Changes of the containers of a run, also of those that other programs started."""
@@ -307,15 +303,6 @@ class DockerBackend(Backend):
 
     def _ended(self, job: Job) -> None:
         self._starter.ended(job)
-
-    def _are_placed(self, jobs: Sequence[Job], timeout: float) -> bool:
-        if not self._feed.wait_placed([job.id for job in jobs], timeout):
-            return False
-        for job in jobs:
-            status = self._feed.status(job.id)
-            if status is not None and failed_to_start(status):
-                raise SubmitError(status.message)
-        return True
 
     def _prefer_known_end(self, job: Job, status: JobStatus) -> JobStatus:
         """A status that was read from the engine, or the terminal one that is known by now."""

@@ -33,7 +33,6 @@ CAPABILITIES = Capabilities(
     cpu_limit=True,
     memory_limit=True,
     devices=True,
-    groups=True,
     detached=True,
     suspend=True,
     drain=True,

@@ -33,7 +33,7 @@ from fiber_k8s.address import is_outside
 from fiber_k8s.capacity import ClusterCapacity
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.groups import PodGroups, start_group
+from fiber_k8s.groups import PodGroups
 from fiber_k8s.lifecycle import PodLifecycle
 from fiber_k8s.names import PREFIX, object_name
 from fiber_k8s.pod_exec import kill_processes
@@ -103,15 +103,6 @@ class K8sBackend(Backend):
         run = self._run(spec.run_id)
         gang = None if spec.gang is None else self._gangs.get(spec, run)
         return self._submitter.submit(spec, run, gang=gang)
-
-    def submit_group(self, specs: Sequence[JobSpec], timeout: float) -> Sequence[Job]:
-        """Start all jobs or none."""
-        for spec in specs:
-            self._check(spec)
-        if not specs:
-            return []
-        run = self._run(specs[0].run_id)
-        return start_group(self._submitter, self._feed, run, specs, self._gangs, timeout, self.kill)
 
     def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
         """Return a stream of (job, status) of a run's pods, also those of other programs."""

@@ -1,20 +1,15 @@
-"""Groups of jobs that start together or not at all, and their PodGroup objects."""
+"""PodGroup objects of jobs that start together or not at all."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import secrets
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
-
-import attrs
 
 from fiber import model
-from fiber.backend_parts.feed import Feed
-from fiber.exceptions import BackendError, SubmitError, UnknownJobError
-from fiber.model import Job, JobSpec, ReasonKind
+from fiber.exceptions import BackendError, SubmitError
+from fiber.model import JobSpec
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.names import unique_name
@@ -22,9 +17,7 @@ from fiber_k8s.pod_group import PodGroup
 from fiber_k8s.run_objects import RunObjects
 from fiber_k8s.submission import JobSubmitter
 
-__all__ = ["PodGroups", "start_group"]
-
-_NEVER_RAN = (ReasonKind.START, ReasonKind.IMAGE, ReasonKind.UNSCHEDULABLE)
+__all__ = ["PodGroups"]
 
 
 class PodGroups:
@@ -90,70 +83,6 @@ class PodGroups:
             # otherwise it is deleted with the run's Lease
             with contextlib.suppress(BackendError):
                 self._client.delete("podgroups", gang.name, group=gang.api)
-
-
-def start_group(
-    submitter: JobSubmitter,
-    feed: Feed,
-    run: RunObjects,
-    specs: Sequence[JobSpec],
-    gangs: PodGroups,
-    timeout: float,
-    kill: Callable[[Job], None],
-) -> Sequence[Job]:
-    """Create all pods and wait until all run.
-
-    Args:
-        submitter: creates pods.
-        feed: has their statuses.
-        run: the Lease and the Secret of their run.
-        specs: the jobs.
-        gangs: creates their pod group.
-        timeout: seconds within which all are to run.
-        kill: ends a job.
-
-    Raises:
-        SubmitError: not all run in time; none is left.
-    """
-    first = specs[0]
-    spec_gang = model.Gang(
-        name=f"{first.name}-group-{secrets.token_hex(2)}", size=len(specs), timeout=timeout
-    )
-    specs = [attrs.evolve(spec, gang=spec_gang) for spec in specs]
-    gang = gangs.get(specs[0], run)
-    jobs: list[Job | None] = [None] * len(specs)
-    failures: list[BackendError] = []
-    lock = threading.Lock()
-
-    def submit(index: int) -> None:
-        try:
-            jobs[index] = submitter.submit(specs[index], run, gang=gang, at_once=True)
-        except BackendError as error:
-            with lock:
-                failures.append(error)
-
-    made: list[Job] = []
-    try:
-        submitter.run_all([lambda index=index: submit(index) for index in range(len(specs))])
-        made = [job for job in jobs if job is not None]
-        if failures:
-            raise failures[0]
-        placed = feed.wait_placed([job.id for job in made], timeout)
-        for job in made:
-            status = feed.status(job.id)
-            if status is not None and status.reason and status.reason.kind in _NEVER_RAN and status.state.is_terminal:  # fmt: skip
-                raise SubmitError(status.message)
-        if placed:
-            return made
-        waiting = {s.message for job in made if (s := feed.status(job.id)) and s.message}
-        msg = f"not all of {len(specs)} jobs run after {timeout:g} s: {'; '.join(sorted(waiting)) or 'their pods wait'}"  # fmt: skip
-        raise SubmitError(msg)
-    except BaseException:
-        for job in [job for job in jobs if job is not None]:
-            with contextlib.suppress(UnknownJobError):
-                kill(job)
-        gangs.drop(spec_gang, first.run_id)
-        raise
 
 
 def _create_object(

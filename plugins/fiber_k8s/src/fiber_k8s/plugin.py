@@ -32,7 +32,6 @@ CAPABILITIES = Capabilities(
     cpu_limit=True,
     memory_limit=True,
     devices=True,
-    groups=True,
     detached=True,
     exec=True,
     copy=True,

@@ -114,7 +114,6 @@ class JobSubmitter:
         *,
         gang: PodGroup | None = None,
         env: Mapping[str, str] | None = None,
-        at_once: bool = False,
     ) -> Job:
         """Create a job's pod.
 
@@ -127,7 +126,6 @@ class JobSubmitter:
             run: the Lease and the Secret of its run.
             gang: the pod group that it is a member of.
             env: variables besides those of the spec.
-            at_once: wait for the cluster's answer in any case.
 
         Raises:
             SubmitError: it is refused.
@@ -140,7 +138,7 @@ class JobSubmitter:
             self._creating.add(request.job.id)
         # before the watch reports the pod, so that nothing waits for an unknown job
         self._feed.publish(request.job, JobStatus(state=JobState.PENDING))
-        if is_in_burst and spec.entry is not None and not at_once:
+        if is_in_burst and spec.entry is not None:
             with self._lock:
                 self._last_submit = now
             self._threads.submit(lambda: self._create_later(request))

@@ -92,14 +92,6 @@ class LocalBackend(Backend):
             log.warning("fiber: %s: %s", spec.name, warning)
         return jobs[-1]
 
-    def submit_group(self, specs: Sequence[JobSpec], timeout: float) -> Sequence[Job]:
-        """Start all jobs or none."""
-        return self.start_group(
-            specs,
-            timeout,
-            lambda jobs, seconds: self._feed.wait_placed([job.id for job in jobs], seconds),
-        )
-
     def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
         """Return a stream of (job, status) of a run's jobs.
 

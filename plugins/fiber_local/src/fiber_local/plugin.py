@@ -20,7 +20,6 @@ CAPABILITIES = Capabilities(
     cpu_limit=True,
     memory_limit=True,
     devices=True,
-    groups=True,
     detached=True,
     fork=True,
     suspend=True,

@@ -24,7 +24,6 @@ CAPABILITIES = Capabilities(
     exec=True,
     memory_limit=True,
     devices=True,
-    groups=True,
     detached=True,
     suspend=True,
     streams=True,

@@ -94,16 +94,6 @@ class SshBackend(Backend):
         self._scheduler.submit(Submission(job, spec))
         return job
 
-    def submit_group(self, specs: Sequence[JobSpec], timeout: float) -> Sequence[Job]:
-        """Start all jobs or none."""
-        return self.start_group(
-            specs,
-            timeout,
-            lambda jobs, seconds: self._scheduler.feed.wait_placed(
-                [job.id for job in jobs], seconds
-            ),
-        )
-
     def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
         """Changes of the jobs of a run, also of those that other programs submitted."""
         stream = self._scheduler.feed.events(run_id)

@@ -25,7 +25,6 @@ CAPABILITIES = Capabilities(
     output=True,
     exec=True,
     devices=True,
-    groups=True,
     detached=True,
     suspend=True,
     drain=True,

@@ -57,9 +57,6 @@ class _Stations(Process):
         ends: their ends of pipes, in the same order.
         token: what stations show each other.
         timing: durations of the run.
-        need: what the job asks of the platform.
-        gang: the jobs that it is of use with.
-        ended: called with the number of one that has ended before the job, and why.
     """
 
     def __init__(
@@ -68,15 +65,10 @@ class _Stations(Process):
         ends: Sequence[Any],
         token: str,
         timing: MpiTiming,
-        need: Need,
-        gang: Gang,
-        ended: Callable[[int, str], None],
     ) -> None:
         super().__init__(name=names[-1], daemon=True)
         self._names, self._ends, self._token = names, list(ends), token
         self._timing = timing
-        # the children need none of these
-        self.need, self.gang, self.ended = need, gang, ended
 
     def run(self) -> None:
         """Be one of them."""
@@ -85,31 +77,37 @@ class _Stations(Process):
             other.close()
         serve(self._ends[index], self._names[index], self._token, self._timing)
 
-    def _launch(self) -> Any:
-        current = runtime.current()
-        need, gang, ended = self.need, self.gang, self.ended
-        del self.need, self.gang, self.ended
-        asked, config = need.resources, current.config
-        resources = ResourceRequest(
+
+def _options(
+    names: tuple[str, ...], need: Need, gang: Gang, ended: Callable[[int, str], None]
+) -> dict[str, Any]:
+    """How the job of some stations is launched.
+
+    Args:
+        names: of its stations.
+        need: what it asks of the platform.
+        gang: the jobs that it is of use with.
+        ended: called with the number of one that has ended before the job, and why.
+    """
+    asked, config = need.resources, runtime.current().config
+
+    def told(_: Child, status: JobStatus) -> None:
+        for one in status.processes:
+            if one.state.is_terminal:
+                ended(one.index, one.message or _code(one.exit_code))
+
+    return {
+        "resources": ResourceRequest(
             cpu=config.cpu if asked.cpu is None else asked.cpu,
             memory=config.memory if asked.memory is None else asked.memory,
             devices=asked.devices,
-        )
-
-        def told(_: Child, status: JobStatus) -> None:
-            for one in status.processes:
-                if one.state.is_terminal:
-                    ended(one.index, one.message or _code(one.exit_code))
-
-        return current.launcher.launch(
-            self,
-            resources=resources,
-            image=need.image,
-            volumes=need.volumes,
-            processes=len(self._names),
-            gang=gang,
-            on_status=told if len(self._names) > 1 else None,
-        )
+        ),
+        "image": need.image,
+        "volumes": need.volumes,
+        "processes": len(names),
+        "gang": gang,
+        "on_status": told if len(names) > 1 else None,
+    }
 
 
 class Crew:
@@ -142,19 +140,28 @@ class Crew:
         """
         name = f"mpirun-{secrets.token_hex(2)}"
         gang = Gang(name=name, size=len(jobs), timeout=self._start_timeout)
+        made: list[tuple[Any, dict[str, Any]]] = []
+        given: list[Any] = []
         for names, need in jobs.items():
             pairs = [Pipe() for _ in names]
             ends = [theirs for _, theirs in pairs]
-            process = _Stations(
-                names, ends, self._token, self._timing, need, gang, self._teller(names)
-            )
+            process = _Stations(names, ends, self._token, self._timing)
+            made.append((process, _options(names, need, gang, self._teller(names))))
+            given += ends
             for name, (ours, _) in zip(names, pairs, strict=True):
                 self._pipes[name] = ours
                 self._processes[name] = process
-            process.start()
-            for name, (ours, theirs) in zip(names, pairs, strict=True):
-                theirs.close()
-                self._spawn(self._read, name, ours)
+        launcher = runtime.current().launcher
+        try:
+            for call in [made] if launcher.takes_many else [[one] for one in made]:
+                for child in launcher.launch_many(call):
+                    if isinstance(child, BaseException):
+                        raise child
+        finally:
+            for end in given:
+                end.close()
+        for name, pipe in self._pipes.items():
+            self._spawn(self._read, name, pipe)
         self._spawn(self._watch)
 
     def _teller(self, names: tuple[str, ...]) -> Callable[[int, str], None]:

@@ -155,14 +155,6 @@ class BatchBackend(Backend):
                     made[number] = one
         return [one for one in made if one is not None]
 
-    def submit_group(self, specs: Sequence[JobSpec], timeout: float) -> Sequence[Job]:
-        """Start all jobs or none."""
-
-        def are_placed(jobs: Sequence[Job], seconds: float) -> bool:
-            return self._feed.wait_placed([job.id for job in jobs], seconds)
-
-        return self.start_group(specs, timeout, are_placed)
-
     def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
         """Changes of the jobs of a run, also of those that other programs submitted."""
         with self._lock:

@@ -1,19 +1,22 @@
-"""Tests of groups of jobs, of jobs of several processes, and of detached jobs."""
+"""Tests of gangs, of jobs of several processes, and of detached jobs."""
 
 # ruff: noqa: D102  a test's name is its sentence
 
 from __future__ import annotations
 
+import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
+from fiber._base import values
 from fiber._plugins.undeclared import refuse_undeclared
 from fiber.abc import Backend
 from fiber.exceptions import BackendError, CapabilityError, ResourceError
 from fiber.model import (
     BackendContext,
+    Gang,
     Job,
     JobSpec,
     JobState,
@@ -33,7 +36,7 @@ _ENTRIES = "fiber.testing.programs"
 
 
 class Groups(Platform):
-    """Tests of groups, of several processes a job, and of detached jobs."""
+    """Tests of gangs, of several processes a job, and of detached jobs."""
 
     def unacceptable(self, kit: Driver) -> JobSpec:
         """Make a job that the platform never accepts; may be overridden."""
@@ -46,24 +49,20 @@ class Groups(Platform):
 
         assert list(kit.backend.list(kit.run_id)) == []
 
-    def test_undeclared_groups_are_refused(self, kit: Driver) -> None:
-        spec = kit.spec(programs.exit_with(0))
+    def test_a_gang_that_comes_in_one_call_is_accepted_as_jobs_of_their_own(
+        self, kit: Driver
+    ) -> None:
+        gang = Gang(name="a-gang", size=3, timeout=kit.patience)
+        specs = [kit.spec(programs.exit_with(code), gang=gang) for code in range(3)]
 
-        self.is_refused(kit.backend, "groups", lambda: kit.backend.submit_group([spec], 1.0))
-
-    def test_a_group_starts_all_its_jobs(self, kit: Driver) -> None:
-        self.skip_unless_declared(kit.backend, "groups")
-        specs = [kit.spec(programs.exit_with(code)) for code in range(3)]
-
-        jobs = kit.backend.submit_group(specs, kit.patience)
+        jobs = [job for job in kit.backend.submit_many(specs) if isinstance(job, Job)]
 
         assert [kit.end(job).exit_code for job in jobs] == [0, 1, 2]
-        assert [job.name for job in jobs] == [spec.name for spec in specs]
 
-    def test_a_group_of_which_one_is_refused_leaves_none(self, kit: Driver) -> None:
-        self.skip_unless_declared(kit.backend, "groups")
-        good = [kit.spec(programs.sleep_forever()) for _ in range(2)]
-        bad = self.unacceptable(kit)
+    def test_a_gang_of_which_one_is_refused_can_be_ended(self, kit: Driver) -> None:
+        gang = Gang(name="a-gang", size=3, timeout=kit.patience)
+        good = kit.spec(programs.sleep_forever(), gang=gang)
+        bad = values.evolve(self.unacceptable(kit), gang=gang)
         try:
             refuse_undeclared(kit.backend.name, self.declared(kit.backend), bad)
         except CapabilityError as error:
@@ -72,10 +71,14 @@ class Groups(Platform):
                 f"platform refuses by the method 'unacceptable'"
             )
 
-        with pytest.raises((BackendError, ResourceError)):
-            kit.backend.submit_group([good[0], bad, good[1]], kit.patience)
+        found: Sequence[Job | BackendError] = ()
+        # for which none of the call is left
+        with contextlib.suppress(ResourceError):
+            found = kit.backend.submit_many([good, bad, good])
 
+        assert [type(one) is Job for one in found] in ([True, False, True], [])
         for job in kit.backend.list(kit.run_id):
+            kit.backend.kill(job)
             assert kit.end(job).state is JobState.FAILED
 
     def test_undeclared_processes_are_refused(self, kit: Driver) -> None:
