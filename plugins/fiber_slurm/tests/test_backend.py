@@ -65,7 +65,7 @@ class TestArrays:
         asked = made["REQUEST_JOB_INFO"] + made["REQUEST_PARTITION_INFO"]
         print(f"200 jobs: {took:.1f} s, 1 sbatch, {asked} requests for their statuses")
 
-    def test_one_of_them_ends_alone(self, backend, spec):
+    def test_one_of_them_ends_alone(self, backend, spec, cluster):
         one, *others = backend.submit_many([spec(programs.sleep_forever())] * 3)
         for job in (one, *others):
             until(backend, job, JobState.RUNNING)
@@ -74,7 +74,10 @@ class TestArrays:
 
         (status,) = ends(backend, [one])
         assert status.exit_code == -9
-        assert {each.state for each in backend.status(others)} == {JobState.RUNNING}
+        left = backend.status(others)
+        assert {each.state for each in left} == {JobState.RUNNING}
+        # by which jobs may be kept away from it
+        assert {each.host for each in left} <= set(cluster.nodes)
 
     def test_what_differs_is_apart_and_what_is_refused_is_told_of_its_own(self, backend, spec):
         small = spec(programs.exit_with(3), resources=ResourceRequest(cpu=1))

@@ -27,15 +27,15 @@ def folder(tmp_path):
     made.remove()
 
 
-def run(folder, *argv, key="k-0", prologue="", env=(), **more):
+def run(folder, *argv, key="k-0", prologue="", env=(), host_variable="", **more):
     """Run a job's script as a node does; its exit code."""
     spec = JobSpec(run_id=RUN, name="job", argv=argv, **more)
-    folder.add(key, spec, dict(env))
+    folder.add(key, spec, dict(env), host_variable=host_variable)
     text = script(folder.path, key[:-1], "", python=sys.executable, prologue=prologue)
     path = folder.path / "script"
     path.write_text(text)
     path.chmod(0o700)
-    environ = {"PATH": "/usr/bin:/bin", "HOME": "/"}
+    environ = {"PATH": "/usr/bin:/bin", "HOME": "/", "NODE": "node-7"}
     return subprocess.run([path], env=environ, check=False).returncode
 
 
@@ -56,6 +56,13 @@ class TestJobs:
         mark = folder.mark("k-0")
         assert (mark.ended.code, mark.host) == (0, os.uname().nodename)
         assert dict(folder.marks()).keys() == {"k-0"}
+
+    def test_a_nodes_name_is_the_systems_where_it_has_one(self, folder):
+        for key, variable in (("k-0", "NODE"), ("l-0", "NONE")):
+            run(folder, "true", key=key, host_variable=variable)
+
+        assert folder.mark("k-0").host == "node-7"
+        assert folder.mark("l-0").host == os.uname().nodename
 
     @pytest.mark.parametrize(
         "code, shown, reason",

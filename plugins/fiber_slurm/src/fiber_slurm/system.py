@@ -56,6 +56,7 @@ class SlurmSystem(BatchSystem):
 
     title = "Slurm"
     index_variable = "SLURM_ARRAY_TASK_ID"
+    host_variable = "SLURMD_NODENAME"
     # MaxArraySize is 1001 where a site has not set it
     most = 1000
 

@@ -342,7 +342,13 @@ class BatchBackend(Backend):
                 added.append(f"{keys}{number}")
                 streams = self._config.reach == "streams" and spec.ident is not None
                 env = self._environment(spec)
-                folder.add(added[-1], self._for_node(spec), env, streams=streams)
+                folder.add(
+                    added[-1],
+                    self._for_node(spec),
+                    env,
+                    streams=streams,
+                    host_variable=self._system.host_variable,
+                )
             batch = Batch(
                 name=job_name(run_id, detached=detached),
                 script=script(

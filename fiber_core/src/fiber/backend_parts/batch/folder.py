@@ -137,7 +137,13 @@ class RunFolder:
             raise BackendError(msg) from error
 
     def add(
-        self, key: str, spec: JobSpec, env: Mapping[str, str], *, streams: bool = False
+        self,
+        key: str,
+        spec: JobSpec,
+        env: Mapping[str, str],
+        *,
+        streams: bool = False,
+        host_variable: str = "",
     ) -> None:
         """Write down what a job is to run.
 
@@ -146,6 +152,7 @@ class RunFolder:
             spec: its specification.
             env: its environment.
             streams: True to have it take streams.
+            host_variable: variable that has the node's name there; its host's name counts without one.
 
         Raises:
             BackendError: it cannot be written.
@@ -157,6 +164,7 @@ class RunFolder:
             "cwd": spec.cwd,
             "private": spec.private is not None,
             "streams": streams,
+            "host_variable": host_variable,
         }
         try:
             _write(self.path / "jobs" / f"{key}.json", json.dumps(job).encode())

@@ -36,6 +36,7 @@ def main(words: Sequence[str]) -> int:
     folder, key, *argv = words[1:] if beside else words
     with open(os.path.join(folder, "jobs", key + ".json"), encoding="utf-8") as file:
         job = json.load(file)
+    host = os.environ.get(job["host_variable"]) or socket.gethostname()
     failure = _prepare(job["env"], job["unset"], job["cwd"])
     if beside:
         if failure:
@@ -56,7 +57,7 @@ def main(words: Sequence[str]) -> int:
         listener = _listen() if job["streams"] else None
 
         def mark(pid: int) -> None:
-            started = {"pid": pid, "host": socket.gethostname()}
+            started = {"pid": pid, "host": host}
             if listener is not None:
                 started["port"] = listener.getsockname()[1]
             _write(folder, key + ".started", started)

@@ -88,6 +88,9 @@ class BatchSystem(abc.ABC):
     title: str
     #: variable that has a job's number from 0 in the environment of jobs submitted together
     index_variable: str = ""
+    #: variable that has the node's name, as the system has it, in the environment of jobs: that which a
+    #: job may be kept away from, and not always its host's
+    host_variable: str = ""
     #: most jobs that :meth:`submit` takes at once; more than one needs ``index_variable``
     most: int = 1
 
