@@ -31,6 +31,8 @@ DEPENDENCIES = (
     "numpy",
     "prometheus-client>=0.20",
     "pytest-xdist>=3.5",
+    "starlette>=0.40",
+    "uvicorn>=0.30",
 )
 CORE = "fiber-core[examples,testing]"
 PLUGINS = ("docker", "k8s", "local", "ssh")

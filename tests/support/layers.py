@@ -66,6 +66,7 @@ fiber._ring.command_rings   rings of commands
 fiber._ring.mpi             mpirun on jobs
 fiber.experimental
 fiber                       names that users import
+fiber._dashboard            the page in a browser
 fiber.testing               kits for plugins
 fiber.cli                   the command
 """

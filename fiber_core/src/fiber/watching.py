@@ -128,6 +128,8 @@ class WorkerStatus:
     is_slow: bool = False
     #: id of its job, by which ``fiber logs`` and ``fiber exec`` name it; "" until it has one
     job: str = ""
+    #: bytes of its resident memory; None where that is not known, as on another host
+    memory: int | None = None
 
 
 @values.frozen(kw_only=True)
@@ -234,6 +236,8 @@ class RunStatus:
     queues: tuple[QueueStatus, ...]
     #: host of the program
     host: str = ""
+    #: bytes of the program's own resident memory; None where that is not known
+    memory: int | None = None
 
 
 def status() -> RunStatus:

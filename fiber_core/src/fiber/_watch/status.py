@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 #: a task is slow once it has run for so many times the median
 _SLOW_FACTOR = 5.0
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def collect(runtime: Runtime) -> RunStatus:
@@ -63,6 +65,7 @@ def collect(runtime: Runtime) -> RunStatus:
             if isinstance(shared, Channel) and shared.kind is Kind.QUEUE
         ),
         host=os.uname().nodename,
+        memory=_memory(os.getpid()),
     )
 
 
@@ -75,8 +78,10 @@ def as_data(runtime: Runtime) -> dict[str, Any]:
 def of_group(group: WorkerGroup) -> PoolStatus:
     """Return the status of one group of workers."""
     tasks, outlook = group.dispatcher.look(), group.manager.outlook()
+    # numbers of processes elsewhere, or in containers, mean others here
+    memory_of = _memory if group.is_here else None
     workers = tuple(
-        _of_worker(one, tasks.held.get(one.ident, HeldTasks()), group.timing.slow_task)
+        _of_worker(one, tasks.held.get(one.ident, HeldTasks()), group.timing.slow_task, memory_of)
         for one in group.records()
     )
     names = {one.ident: one.name for one in group.records()} if tasks.errors else {}
@@ -98,7 +103,12 @@ def of_group(group: WorkerGroup) -> PoolStatus:
     )
 
 
-def _of_worker(record: WorkerRecord, held: HeldTasks, slow: float) -> WorkerStatus:
+def _of_worker(
+    record: WorkerRecord,
+    held: HeldTasks,
+    slow: float,
+    memory_of: Callable[[int | None], int | None] | None = None,
+) -> WorkerStatus:
     child, status = record.child, record.child.status
     process = child.process_status(record.index)
     if record.suspended_at is not None:
@@ -124,7 +134,29 @@ def _of_worker(record: WorkerRecord, held: HeldTasks, slow: float) -> WorkerStat
         usual=held.usual,
         is_slow=_is_slow(held, slow),
         job=_job_of(child),
+        memory=None if process is None or memory_of is None else memory_of(process.pid),
     )
+
+
+def _memory(pid: int | None) -> int | None:
+    """Resident memory of a process of this host; None where it cannot be told."""
+    if pid is None:
+        return None
+    if sys.platform == "linux":
+        # psutil takes ten times as long, and there may be a thousand workers
+        try:
+            with open(f"/proc/{pid}/statm", "rb") as file:
+                return int(file.read().split()[1]) * _PAGE
+        except OSError:
+            # it has ended
+            return None
+    else:
+        import psutil
+
+        try:
+            return int(psutil.Process(pid).memory_info().rss)
+        except psutil.Error:
+            return None
 
 
 def _is_slow(held: HeldTasks, least: float) -> bool:

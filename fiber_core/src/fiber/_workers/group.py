@@ -141,6 +141,11 @@ class WorkerGroup:
         """Name for people: that of its pool or executor, and a number from the second group on."""
         return self._name
 
+    @property
+    def is_here(self) -> bool:
+        """True where the numbers of its processes are those of this host."""
+        return self._runtime.info.capabilities.fork
+
     def trace(self, owner: object, tracer: Tracer | None) -> None:
         """Have the tracer of an owner note what is done from now on; None to end that."""
         with self.dispatcher.lock:

@@ -23,6 +23,7 @@ BUILT_IN = (
     "top",
     "stacks",
     "replay",
+    "dashboard",
     "metrics",
     "trace",
     "logs",

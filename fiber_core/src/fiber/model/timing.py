@@ -175,6 +175,8 @@ class Timing(Durations):
     job_search: float = 10.0
     #: for such a job to be found, or to answer: a program starts there
     job_answer: float = 15.0
+    #: between two looks at a run that somebody has on a page
+    look: float = 1.0
     #: of a task, before it can be told to be slow
     slow_task: float = 1.0
 

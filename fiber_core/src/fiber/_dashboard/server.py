@@ -1,0 +1,261 @@
+"""Addresses of the page, and the HTTP server that answers them.
+
+==================  =====================================================================
+``/``               the page
+``/page/NAME``      its files
+``/runs``           the runs that can be looked at
+``/events?run=``    what is told of one, as server-sent events
+``/log?run=&job=``  the last lines of a job's log
+==================  =====================================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.resources
+import importlib.util
+import secrets
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fiber._dashboard.feed import Feed, Run
+from fiber._dashboard.guard import Guard
+from fiber.exceptions import ConfigError, FiberError
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from fiber.model import Timing
+
+#: where the page is served where nobody says so; the next free port where that is taken
+DEFAULT = "127.0.0.1:8237"
+#: files of the page
+_TYPES = {
+    "dashboard.css": "text/css; charset=utf-8",
+    "dashboard.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+_INDEX = "index.html"
+#: most browsers at a time, and lines of a log that are shown
+_MOST_WATCHERS, _MOST_LINES = 32, 1000
+
+
+class Pages:
+    """What is answered to requests that have the token.
+
+    Args:
+        runs: returns the runs that can be looked at.
+        timing: durations.
+    """
+
+    def __init__(self, runs: Callable[[], Sequence[Run]], timing: Timing) -> None:
+        self._runs = runs
+        self._timing = timing
+        self._feeds: dict[str, Feed] = {}
+        self._watchers = 0
+        folder = importlib.resources.files("fiber._dashboard") / "page"
+        self._files = {name: (folder / name).read_bytes() for name in (_INDEX, *_TYPES)}
+
+    def application(self) -> Any:
+        """Return them as an ASGI application."""
+        from starlette.applications import Starlette
+        from starlette.routing import Route
+
+        return Starlette(
+            routes=[
+                Route("/", self.index),
+                Route("/page/{name}", self.file),
+                Route("/runs", self.runs),
+                Route("/events", self.events),
+                Route("/log", self.log),
+            ]
+        )
+
+    async def index(self, request: Request) -> Response:
+        """The page."""
+        from starlette.responses import Response
+
+        return Response(self._files[_INDEX], media_type="text/html; charset=utf-8")
+
+    async def file(self, request: Request) -> Response:
+        """One of its files."""
+        from starlette.responses import Response
+
+        kind = _TYPES.get(request.path_params["name"])
+        if kind is None:
+            return Response(status_code=404)
+        return Response(self._files[request.path_params["name"]], media_type=kind)
+
+    async def runs(self, request: Request) -> Response:
+        """The runs that can be looked at, newest first."""
+        from starlette.responses import JSONResponse
+
+        found = await asyncio.to_thread(self._runs)
+        return JSONResponse(
+            [
+                {
+                    "id": one.id,
+                    "program": one.program,
+                    "backend": one.backend,
+                    "created": one.created,
+                }
+                for one in reversed(found)
+            ]
+        )
+
+    async def events(self, request: Request) -> Response:
+        """What is told of a run, until the browser closes it."""
+        from starlette.responses import Response, StreamingResponse
+
+        run = await self._find(request)
+        if run is None:
+            return Response(status_code=404)
+        if self._watchers >= _MOST_WATCHERS:
+            return Response(status_code=503)
+        feed = self._feeds.get(run.id)
+        if feed is None:
+            feed = self._feeds[run.id] = Feed(run, self._timing)
+        return StreamingResponse(self._watched(feed), media_type="text/event-stream")
+
+    async def _watched(self, feed: Feed) -> Any:
+        self._watchers += 1
+        events = feed.events()
+        try:
+            async for event in events:
+                yield event
+        finally:
+            self._watchers -= 1
+            await events.aclose()
+
+    async def log(self, request: Request) -> Response:
+        """The last lines of the log of a run's job."""
+        from starlette.responses import JSONResponse, Response
+
+        run = await self._find(request)
+        if run is None:
+            return Response(status_code=404)
+        job = request.query_params.get("job", "")[:200]
+        try:
+            answer = await asyncio.to_thread(_ask_once, run, job)
+        except FiberError as error:
+            answer = {"error": str(error)}
+        return JSONResponse(answer)
+
+    async def _find(self, request: Request) -> Run | None:
+        ident = request.query_params.get("run", "")
+        found = await asyncio.to_thread(self._runs)
+        return next((one for one in found if one.id == ident), None)
+
+
+def _ask_once(run: Run, job: str) -> dict[str, Any]:
+    connection = run.connect()
+    try:
+        return connection.ask("log", job=job, lines=_MOST_LINES)
+    finally:
+        connection.close()
+
+
+class Server:
+    """HTTP server of the page.
+
+    Args:
+        runs: returns the runs that can be looked at, oldest first.
+        address: ``HOST:PORT``; port 0 for any that is free.
+        timing: durations.
+        token: the secret; a new one if omitted.
+
+    Raises:
+        ConfigError: it is no such address.
+        FiberError: it cannot be listened at, or what serves pages is not installed.
+    """
+
+    def __init__(
+        self,
+        runs: Callable[[], Sequence[Run]],
+        address: str,
+        timing: Timing,
+        *,
+        token: str | None = None,
+    ) -> None:
+        require()
+        host, port = split(address)
+        token = token or secrets.token_urlsafe(24)
+        self._socket = _listen(host, port, spare=address == DEFAULT)
+        self._server = _server(Guard(Pages(runs, timing).application(), token, host))
+        name = f"[{host}]" if ":" in host else host
+        #: where the page is, with the token
+        self.url = f"http://{name}:{self._socket.getsockname()[1]}/?token={token}"
+
+    def run(self) -> None:
+        """Serve until :meth:`end` or a signal."""
+        self._server.run(sockets=[self._socket])
+
+    def end(self) -> None:
+        """Have :meth:`run` return; may be called on any thread."""
+        self._server.should_exit = self._server.force_exit = True
+
+
+def require() -> None:
+    """Check that what serves pages is installed.
+
+    Raises:
+        FiberError: it is not.
+    """
+    missing = [name for name in ("starlette", "uvicorn") if not importlib.util.find_spec(name)]
+    if missing:
+        msg = f"the dashboard needs {' and '.join(missing)}: pip install 'fiber-core[dashboard]'"
+        raise FiberError(msg)
+
+
+def split(address: str) -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT``.
+
+    Raises:
+        ConfigError: it is no such address.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        msg = f"the dashboard is served at HOST:PORT, such as {DEFAULT}, and not at {address!r}"
+        raise ConfigError(msg)
+    return host.strip("[]"), int(port)
+
+
+def _listen(host: str, port: int, *, spare: bool) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setblocking(False)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        try:
+            listener.bind((host, port))
+        except OSError:
+            if not spare:
+                raise
+            listener.bind((host, 0))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        msg = f"the dashboard cannot be served at {host}:{port}: {error.strerror or error}"
+        raise FiberError(msg) from error
+    return listener
+
+
+def _server(app: Any) -> uvicorn.Server:
+    import uvicorn
+
+    options: Mapping[str, Any] = {
+        # the address of a request has the token
+        "access_log": False,
+        "log_level": "warning",
+        "lifespan": "off",
+        "ws": "none",
+        "server_header": False,
+        "proxy_headers": False,
+        "limit_concurrency": 200,
+        # browsers keep streams open, which nobody waits for
+        "timeout_graceful_shutdown": 1,
+    }
+    return uvicorn.Server(uvicorn.Config(app, **options))

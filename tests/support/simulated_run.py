@@ -1,0 +1,173 @@
+"""A run that is not there: answers of a program with any number of workers, for the dashboard's page.
+
+``python tests/support/simulated_run.py 1000`` serves the page of one.
+"""
+
+import random
+import sys
+import time
+
+from fiber._dashboard.feed import Run
+from fiber._dashboard.server import DEFAULT, Server
+from fiber.model import Timing
+
+FUNCTIONS = ("simulate", "evaluate", "reduce_gradients")
+TRACEBACK = """Traceback (most recent call last):
+  File "/home/me/train.py", line 31, in simulate
+    return step(case, mass=case.mass)
+  File "/home/me/train.py", line 12, in step
+    raise ValueError("negative mass")
+ValueError: negative mass"""
+WHY = "0/12 nodes are available: 12 Insufficient cpu."
+
+
+class Simulated:
+    """Answers of a program, as ``Asker`` returns them.
+
+    Args:
+        workers: how many it has.
+        hosts: that they are spread over.
+        waiting: so many of them wait for a place.
+        slow: so many run a task for much longer than usual.
+        failing: so many of 1,000 tasks fail.
+        seed: of what happens.
+    """
+
+    def __init__(self, workers=8, hosts=2, *, waiting=1, slow=1, failing=2, seed=1):
+        self._random = random.Random(seed)
+        self._began = self._looked = time.time()
+        self._done = self._failed = 0
+        self._errors = []
+        self._failing = failing
+        self._total = workers * 4000
+        self._waiting = set(range(workers - waiting, workers))
+        self._slow = set(self._random.sample(range(workers - waiting), slow))
+        self._workers = [
+            {
+                "name": f"PoolWorker-{number + 1}",
+                "host": "" if number in self._waiting else f"node-{number * hosts // workers + 1}",
+                "pid": None if number in self._waiting else 40000 + number,
+                "job": f"{number + 0x5B7D0000:08x}",
+            }
+            for number in range(workers)
+        ]
+        self._tasks = [
+            (self._random.choice(FUNCTIONS), self._began - self._random.uniform(0, 1))
+            for _ in range(workers)
+        ]
+
+    def ask(self, what, **facts):
+        """Return an answer."""
+        return {"status": self._status, "timeline": self._timeline, "log": self._log}[what](**facts)
+
+    def close(self):
+        """End it."""
+
+    def _run(self, number):
+        """The function that a worker runs, and since when."""
+        return self._tasks[number]
+
+    def _timeline(self):
+        now, spans = time.time(), []
+        for number, worker in enumerate(self._workers):
+            if number in self._waiting or number in self._slow:
+                continue
+            function, begin = self._tasks[number]
+            while (end := begin + self._random.uniform(0.2, 0.9)) < now:
+                failed = self._random.randrange(1000) < self._failing
+                if failed:
+                    self._fail(worker, function, end)
+                spans.append(["pool-1", worker["name"], function, begin, end, 1, int(failed)])
+                self._done += 1
+                begin = end + 0.01
+                if self._random.random() < 0.1:
+                    function = self._random.choice(FUNCTIONS)
+            self._tasks[number] = function, begin
+        self._looked = now
+        return {"now": now, "missing": 0, "spans": spans}
+
+    def _fail(self, worker, function, when):
+        self._failed += 1
+        item = self._random.randrange(100_000)
+        self._errors.append(
+            {
+                "function": function,
+                "item": item,
+                "error": "ValueError: negative mass",
+                "when": when,
+                "traceback": TRACEBACK,
+                "worker": worker["name"],
+                "replay": f"5b7d21c0-{self._failed}",
+            }
+        )
+        del self._errors[:-8]
+
+    def _status(self):
+        now = time.time()
+        workers = []
+        for number, worker in enumerate(self._workers):
+            is_waiting, is_slow = number in self._waiting, number in self._slow
+            function, begin = self._tasks[number]
+            seconds = (
+                0.0 if is_waiting else max(0.0, now - (self._began - 30 if is_slow else begin))
+            )
+            workers.append(
+                {
+                    **worker,
+                    "state": "waiting" if is_waiting else "busy",
+                    "reason": WHY if is_waiting else "",
+                    "running": 0 if is_waiting else 2,
+                    "function": "" if is_waiting else function,
+                    "seconds": round(seconds, 3),
+                    "usual": None if is_waiting else 0.55,
+                    "is_slow": is_slow,
+                    "memory": None if is_waiting else 180_000_000 + 3_000_000 * (number % 17),
+                }
+            )
+        running = 2 * (len(workers) - len(self._waiting))
+        pool = {
+            "name": "pool-1",
+            "wanted": len(workers),
+            "ready": len(workers) - len(self._waiting),
+            "reason": WHY if self._waiting else "",
+            "waiting": max(0, self._total - self._done - running),
+            "running": running,
+            "done": self._done,
+            "failed": self._failed,
+            "retried": 0,
+            "workers": workers,
+            "errors": list(self._errors),
+        }
+        return {
+            "run": "5b7d21c0",
+            "backend": "simulated",
+            "pid": 4242,
+            "program": ["/home/me/train.py", "--cases", "4000"],
+            "pools": [pool],
+            "processes": [],
+            "queues": [{"number": 3, "length": 12}],
+            "host": "login-1",
+            "memory": 310_000_000,
+        }
+
+    def _log(self, job, lines):
+        return {"job": job, "lines": [f"step {number} of {job}" for number in range(lines)]}
+
+
+def run_of(simulated):
+    """A run for the page's server."""
+    return Run(
+        id="5b7d21c0",
+        program=("/home/me/train.py", "--cases", "4000"),
+        backend="simulated",
+        created=time.time() - 185,
+        connect=lambda: simulated,
+    )
+
+
+if __name__ == "__main__":
+    size = int(sys.argv[1])
+    run = run_of(Simulated(size, max(1, size // 64), waiting=max(1, size // 100)))
+    server = Server(lambda: [run], DEFAULT, Timing())
+    print(server.url, flush=True)
+    server.run()
