@@ -7,8 +7,9 @@ import random
 import sys
 import time
 
+from fiber._config.settings import DASHBOARD
 from fiber._dashboard.feed import Run
-from fiber._dashboard.server import DEFAULT, Server
+from fiber._dashboard.server import Server
 from fiber.model import Timing
 
 FUNCTIONS = ("simulate", "evaluate", "reduce_gradients")
@@ -168,6 +169,6 @@ def run_of(simulated):
 if __name__ == "__main__":
     size = int(sys.argv[1])
     run = run_of(Simulated(size, max(1, size // 64), waiting=max(1, size // 100)))
-    server = Server(lambda: [run], DEFAULT, Timing())
+    server = Server(lambda: [run], DASHBOARD, Timing())
     print(server.url, flush=True)
     server.run()

@@ -42,6 +42,25 @@ def _optional(parse: Any, value: Any) -> Any:
     return None if isinstance(value, str) and value.lower() in {"", "none"} else parse(value)
 
 
+#: where a dashboard is served where nobody says so
+DASHBOARD = "127.0.0.1:8237"
+
+
+def _dashboard(value: Any) -> str | None:
+    try:
+        return DASHBOARD if convert(value, bool) else None
+    except ValueError:
+        pass
+    address = _optional(str, value)
+    if address is None:
+        return None
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        msg = f"true, false, or HOST:PORT such as {DASHBOARD}"
+        raise ValueError(msg)
+    return str(address)
+
+
 @values.frozen
 class Setting:
     """A setting with its value and origin: a line of ``fiber config``."""
@@ -116,6 +135,11 @@ class Config:
     #: ``HOST:PORT`` at which the program serves metrics for Prometheus, or None
     metrics: str | None = values.field(
         default=None, metadata=_metadata("address at which the program serves metrics")
+    )
+    #: ``HOST:PORT`` at which the program serves its dashboard, or None
+    dashboard: str | None = values.field(
+        default=None,
+        metadata=_metadata("serve a page on which to see the run; or its address", _dashboard),
     )
     #: True to keep functions and arguments of tasks that failed
     keep_failed: bool = values.field(

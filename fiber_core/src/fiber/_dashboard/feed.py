@@ -21,6 +21,8 @@ from fiber.model import Timing
 
 #: most points of a plot, tasks of a timeline, and failed tasks that are remembered
 _MOST_POINTS, _MOST_SPANS, _MOST_ERRORS = 600, 40_000, 200
+#: spans in one event, so that a page is not kept from drawing for long
+_AT_ONCE = 5000
 #: fields of a worker, in the order in which they are told
 WORKER = (
     "name",
@@ -110,10 +112,12 @@ class Feed:
                 if errors != self._errors_changed:
                     errors = self._errors_changed
                     yield _event("errors", list(self._errors.values()))
+                # what a page can draw at once comes first
+                yield self._state
                 if spans := self._spans_since(next_span):
                     next_span = self._spans[-1][0] + 1
-                    yield _event("spans", spans)
-                yield self._state
+                    for first in range(0, len(spans), _AT_ONCE):
+                        yield _event("spans", spans[first : first + _AT_ONCE])
         finally:
             self._watchers -= 1
 

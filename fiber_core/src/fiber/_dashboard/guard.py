@@ -123,7 +123,7 @@ def is_loopback(host: str) -> bool:
 def _token_of_address(scope: Scope) -> str:
     query = scope.get("query_string", b"").decode("latin-1")
     try:
-        return parse_qs(query, max_num_fields=8).get("token", [""])[0]
+        return str(parse_qs(query, max_num_fields=8).get("token", [""])[0])
     except ValueError:
         return ""
 

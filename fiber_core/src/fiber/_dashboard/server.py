@@ -19,6 +19,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fiber._config.settings import DASHBOARD
 from fiber._dashboard.feed import Feed, Run
 from fiber._dashboard.guard import Guard
 from fiber.exceptions import ConfigError, FiberError
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
     from fiber.model import Timing
 
-#: where the page is served where nobody says so; the next free port where that is taken
-DEFAULT = "127.0.0.1:8237"
 #: files of the page
 _TYPES = {
     "dashboard.css": "text/css; charset=utf-8",
@@ -183,7 +182,7 @@ class Server:
         require()
         host, port = split(address)
         token = token or secrets.token_urlsafe(24)
-        self._socket = _listen(host, port, spare=address == DEFAULT)
+        self._socket = _listen(host, port, spare=address == DASHBOARD)
         self._server = _server(Guard(Pages(runs, timing).application(), token, host))
         name = f"[{host}]" if ":" in host else host
         #: where the page is, with the token
@@ -218,7 +217,7 @@ def split(address: str) -> tuple[str, int]:
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
-        msg = f"the dashboard is served at HOST:PORT, such as {DEFAULT}, and not at {address!r}"
+        msg = f"the dashboard is served at HOST:PORT, such as {DASHBOARD}, and not at {address!r}"
         raise ConfigError(msg)
     return host.strip("[]"), int(port)
 

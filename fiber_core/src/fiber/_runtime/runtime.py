@@ -402,6 +402,11 @@ class Runtime:
                         server = serve(self, self.config.metrics)
                         if server is not None:
                             self.own(server)
+                    if self.config.dashboard is not None:
+                        serve = load_object("fiber._dashboard.program:serve_run")
+                        page = serve(self, self.config.dashboard)
+                        if page is not None:
+                            self.own(page)
             return self._launcher
 
     def urls(self) -> list[str]:

@@ -33,7 +33,8 @@ def command(run: str, listen: str, opens: bool) -> None:
     RUN, an id or the beginning of one, is for one of them. The page is for who has the address that is
     printed, and changes nothing. A program serves its own by the setting dashboard: FIBER_DASHBOARD=1.
     """
-    from fiber._dashboard.server import DEFAULT, Server, require
+    from fiber._config.settings import DASHBOARD
+    from fiber._dashboard.server import Server, require
     from fiber.cli.runs import find_runs
     from fiber.model import Timing
 
@@ -41,7 +42,7 @@ def command(run: str, listen: str, opens: bool) -> None:
     if run:
         # a word that means nothing is told at once
         find_runs(run)
-    server = Server(lambda: _runs(run), listen or DEFAULT, Timing())
+    server = Server(lambda: _runs(run), listen or DASHBOARD, Timing())
     note(f"the dashboard is at {server.url}; Ctrl-C ends it")
     if opens:
         webbrowser.open(server.url)

@@ -87,7 +87,7 @@ function connect(run) {
     model.spanCount = 0;
   });
   source.addEventListener("errors", (event) => {
-    model.errors = JSON.parse(event.data);
+    model.errors = JSON.parse(event.data).sort((a, b) => a.when - b.when);
   });
   source.addEventListener("spans", (event) => takeSpans(JSON.parse(event.data)));
   source.addEventListener("state", (event) => takeState(JSON.parse(event.data)));
@@ -125,7 +125,16 @@ function takeState(state) {
   draw();
 }
 
+let isDue = false;
 function takeSpans(spans) {
+  // they come behind the state that they belong to
+  if (!isDue && model.state) {
+    isDue = true;
+    requestAnimationFrame(() => {
+      isDue = false;
+      if (model.state && !$("main").hidden) drawTimeline();
+    });
+  }
   for (const [pool, worker, name, begin, end, tasks, failed] of spans) {
     const key = `${pool}/${worker}`;
     if (!model.spans.has(key)) model.spans.set(key, []);
@@ -485,6 +494,7 @@ function drawMap(state) {
     hosts.get(host).push(worker);
   }
   const names = [...hosts.keys()].sort(collator.compare);
+  box.className = !few && names.length > 3 ? "columns" : "";
   const present = new Set(state.workers.map((worker) => worker.key));
   for (const [key, cell] of cells) {
     if (present.has(key)) continue;
@@ -543,10 +553,9 @@ function legend(box, entries) {
 const LABEL = 150, AXIS = 20;
 
 function timelineRows() {
-  const state = model.state, rank = (worker) => (lookOf(worker) === "slow" ? 0 : failedLately(worker) ? 1 : 2);
-  const workers = state.workers.filter((worker) => worker.state !== "waiting");
+  const workers = model.state.workers.filter((worker) => worker.state !== "waiting"), isSlow = (worker) => lookOf(worker) === "slow";
   // where all are in sight they stay in their places
-  return workers.length <= 30 ? workers : workers.map((worker) => [rank(worker), worker]).sort((a, b) => a[0] - b[0] || collator.compare(a[1].name, b[1].name)).map(([, worker]) => worker);
+  return workers.length <= 30 ? workers : [...workers.filter(isSlow), ...workers.filter((worker) => !isSlow(worker))];
 }
 
 function drawTimeline() {
