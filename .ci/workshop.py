@@ -25,6 +25,7 @@ _NOBODY = 65534
 PUBLIC_PATH = "/usr/local/bin:/usr/bin:/bin"
 #: programs that tests start, and Debian's packages of them
 _PROGRAMS = {
+    "chromium": "chromium",
     "debootstrap": "debootstrap",
     "docker-registry": "docker-registry",
     "dockerd": "docker.io",

@@ -7,6 +7,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -18,6 +19,16 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 def find():
     """Path of a Chromium; None where none is installed."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+#: puts descriptors where a Chromium has them
+_PLACES = """
+import os, sys
+high = [os.dup(os.dup(os.dup(int(word)))) for word in sys.argv[1:3]]
+os.dup2(high[0], 3)
+os.dup2(high[1], 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 class Browser:
@@ -44,14 +55,14 @@ class Browser:
             f"--user-data-dir={self._folder}",
             f"--window-size={width},{height}",
         ]
-        command = " ".join(['exec "$0" "$@"', f"3<&{theirs_in}", f"4>&{theirs_out}"])
+        ends = [str(theirs_in), str(theirs_out)]
         self._process = subprocess.Popen(
-            ["sh", "-c", command, find(), *options, "about:blank"],
+            [sys.executable, "-ISc", _PLACES, *ends, find(), *options, "about:blank"],
             pass_fds=[theirs_in, theirs_out],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "HOME": self._folder},
+            env={**os.environ, "HOME": self._folder, "XDG_RUNTIME_DIR": self._folder},
             start_new_session=True,
         )
         os.close(theirs_in)

@@ -1,6 +1,6 @@
 """A run that is not there: answers of a program with any number of workers, for the dashboard's page.
 
-``python tests/support/simulated_run.py 1000`` serves the page of one.
+``python tests/support/simulated_run.py 1000`` serves the page of one, at a port that may stand behind.
 """
 
 import random
@@ -36,7 +36,7 @@ class Simulated:
 
     def __init__(self, workers=8, hosts=2, *, waiting=1, slow=1, failing=2, seed=1):
         self._random = random.Random(seed)
-        self._began = self._looked = time.time()
+        self._began = time.time()
         self._done = self._failed = 0
         self._errors = []
         self._failing = failing
@@ -64,10 +64,6 @@ class Simulated:
     def close(self):
         """End it."""
 
-    def _run(self, number):
-        """The function that a worker runs, and since when."""
-        return self._tasks[number]
-
     def _timeline(self):
         now, spans = time.time(), []
         for number, worker in enumerate(self._workers):
@@ -75,7 +71,9 @@ class Simulated:
                 continue
             function, begin = self._tasks[number]
             while (end := begin + self._random.uniform(0.2, 0.9)) < now:
-                failed = self._random.randrange(1000) < self._failing
+                # the first one fails for sure
+                is_first = self._failing and not self._done
+                failed = is_first or self._random.randrange(1000) < self._failing
                 if failed:
                     self._fail(worker, function, end)
                 spans.append(["pool-1", worker["name"], function, begin, end, 1, int(failed)])
@@ -84,7 +82,6 @@ class Simulated:
                 if self._random.random() < 0.1:
                     function = self._random.choice(FUNCTIONS)
             self._tasks[number] = function, begin
-        self._looked = now
         return {"now": now, "missing": 0, "spans": spans}
 
     def _fail(self, worker, function, when):
@@ -169,6 +166,7 @@ def run_of(simulated):
 if __name__ == "__main__":
     size = int(sys.argv[1])
     run = run_of(Simulated(size, max(1, size // 64), waiting=max(1, size // 100)))
-    server = Server(lambda: [run], DASHBOARD, Timing())
+    address = f"127.0.0.1:{sys.argv[2]}" if sys.argv[2:] else DASHBOARD
+    server = Server(lambda: [run], address, Timing())
     print(server.url, flush=True)
     server.run()
