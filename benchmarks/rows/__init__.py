@@ -30,6 +30,7 @@ NAMES = (
     "scale",
     "growth",
     "strangers",
+    "watched",
 )
 
 

@@ -4,6 +4,7 @@ import itertools
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,23 @@ import pytest
 import fiber
 from fiber._runtime import runtime
 from fiber._watch.trace import Trace
+from fiber.cli.trace import analyse, by_pool, read
 from pool_tasks import die_once, fail_at, square
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
+
+
+def ran(folder, program, place):
+    """Run a program with a trace in a folder, to its end."""
+    (folder / "program.py").write_text(program)
+    return subprocess.run(
+        [sys.executable, folder / "program.py"],
+        env={**os.environ, "FIBER_TRACE": str(folder / place)},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
 
 
 @pytest.fixture
@@ -68,7 +83,79 @@ def test_a_full_disk_ends_the_trace_and_costs_no_result(pool, caplog):
         assert pool.map(square, range(1000)) == [x * x for x in range(1000)]
 
     (record,) = caplog.records
-    assert "the trace ends, and its tasks go on: [Errno 28]" in record.getMessage()
+    told = "trace /dev/full ends before its program, whose tasks go on: [Errno 28]"
+    assert told in record.getMessage()
+
+
+LIMITED = """
+import resource
+import fiber
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+    with fiber.Pool(1) as pool:
+        print(sum(pool.apply(abs, (-1,)) for _ in range(500)))
+"""
+
+
+def test_a_disk_that_fills_up_leaves_what_was_written_and_all_results(tmp_path):
+    done = ran(tmp_path, LIMITED, "out.json")
+
+    assert (done.returncode, done.stdout) == (0, "500\n")
+    assert (
+        f"trace {tmp_path}/out.json ends before its program, whose tasks go on: [Errno 27]"
+        in done.stderr
+    )
+    assert (tmp_path / "out.json").stat().st_size == 20_000
+    (found,) = [
+        analyse(events) for pid, events in by_pool(read(tmp_path / "out.json")).items() if pid
+    ]
+    assert 50 < found.functions[0].count < 500
+
+
+KILLED = """
+import os, signal, sys
+import fiber
+
+if __name__ == "__main__":
+    with fiber.Pool(1) as pool:
+        while "count" not in open(os.environ["FIBER_TRACE"]).read():
+            pool.map(abs, range(10))
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_program_that_is_killed_leaves_a_file_that_can_be_read(tmp_path):
+    done = ran(tmp_path, KILLED, "out.json")
+
+    assert done.returncode == -signal.SIGKILL
+    events = read(tmp_path / "out.json")
+    assert {event["name"] for event in events if event["ph"] == "X"} == {"abs"}
+
+
+NESTED = """
+import subprocess, sys
+import fiber
+
+if __name__ == "__main__":
+    with fiber.Pool(1) as pool:
+        pool.map(abs, range(len(sys.argv)))
+    if len(sys.argv) == 1:
+        subprocess.run([sys.executable, __file__, "inner"], check=True)
+"""
+
+
+def test_programs_that_a_program_starts_have_traces_of_their_own(tmp_path):
+    done = ran(tmp_path, NESTED, "out-%p.json")
+
+    assert done.returncode == 0, done.stderr
+    paths = list(tmp_path.glob("out-*.json"))
+    counts = []
+    for path in paths:
+        events = json.loads(path.read_text())
+        assert path.name == f"out-{events[0]['args']['pid']}.json"
+        counts.append(sum(event["args"]["count"] for event in events if event["ph"] == "X"))
+    assert sorted(counts) == [1, 2]
 
 
 def test_a_slow_disk_costs_events_and_no_task(pool, caplog, monkeypatch, tmp_path):
@@ -108,17 +195,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("place, code", [("out.json", 0), ("none/out.json", 1)])
 def test_the_setting_traces_the_program_from_its_first_pool(tmp_path, place, code):
-    (tmp_path / "program.py").write_text(PROGRAM)
-    environ = {**os.environ, "FIBER_TRACE": str(tmp_path / place)}
-
-    done = subprocess.run(
-        [sys.executable, tmp_path / "program.py"],
-        env=environ,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = ran(tmp_path, PROGRAM, place)
 
     assert done.returncode == code, done.stderr
     if code:

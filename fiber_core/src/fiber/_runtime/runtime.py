@@ -453,6 +453,8 @@ class Runtime:
         path = self.config.trace
         if path is not None and self.is_master and not self._has_asked_for_trace:
             self._has_asked_for_trace = True
+            # programs that a program starts have its environment, and files of their own
+            path = Path(str(path).replace("%p", str(os.getpid())))
             # by name: it is built upon pools
             begin = load_object("fiber._watch.trace:Trace")
             try:

@@ -20,7 +20,7 @@ from fiber.cli.options import json_option
 from fiber.cli.show import span
 from fiber.exceptions import FiberError
 
-__all__ = ["Summary", "analyse", "command", "read", "report"]
+__all__ = ["Summary", "analyse", "by_pool", "command", "read", "report"]
 
 
 @click.group("trace", short_help="Say what a trace of a program shows.")
@@ -35,7 +35,7 @@ def summary(file: Path, as_json: bool) -> None:
     """Say where the time of FILE's workers went, and what to change."""
     from fiber.cli import show
 
-    found = [analyse(events) for events in _by_pool(read(file)).values()]
+    found = [analyse(events) for events in by_pool(read(file)).values()]
     pools = [one for one in found if one.functions]
     if as_json:
         show.as_json([attrs.asdict(one) for one in pools])
@@ -74,7 +74,8 @@ def read(file: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _by_pool(events: list[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
+def by_pool(events: list[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
+    """The events of each pool by its number; 0 has those of the program."""
     found: dict[int, list[dict[str, Any]]] = {}
     for event in events:
         found.setdefault(event.get("pid", 0), []).append(event)
