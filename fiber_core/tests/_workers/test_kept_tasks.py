@@ -6,6 +6,7 @@ import os
 import pickle
 import stat
 import sys
+import threading
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -95,15 +96,46 @@ def test_nobody_else_can_read_what_is_kept(pool, state):
 
 def test_a_full_disk_costs_no_result_and_is_told_once(pool, monkeypatch, caplog, state):
     full = Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-    monkeypatch.setattr(kept_tasks.Keeper, "_new_path", full)
+    monkeypatch.setattr(kept_tasks, "_ready_folder", full)
 
     with caplog.at_level(logging.WARNING, "fiber"):
         for _ in range(2):
-            with pytest.raises(ValueError, match="bad 1"):
+            with pytest.raises(ValueError, match="bad 1") as caught:
                 pool.starmap(fail_at, [(number, 1) for number in range(4)])
+            if hasattr(caught.value, "replay"):
+                assert not Path(caught.value.replay.path).exists()
 
     (record,) = caplog.records
     assert "failed tasks are not kept any more: [Errno 28]" in record.getMessage()
+
+
+def test_a_slow_disk_keeps_no_result_waiting_and_the_task_is_as_it_was(pool, monkeypatch, state):
+    ready, go = kept_tasks._ready_folder, threading.Event()
+    monkeypatch.setattr(
+        kept_tasks, "_ready_folder", lambda: ready() if go.wait(PATIENCE) else state
+    )
+    case = bytearray(b"as it was" + bytes(2**20))
+
+    error = pool.apply_async(refuse, (case,))
+    with pytest.raises(KeyError) as caught:
+        error.get(PATIENCE)
+    assert pool.map(abs, [-1]) == [1]
+    case[:] = bytes(len(case))
+    kept = caught.value.replay
+    assert not state.exists()
+    go.set()
+
+    assert Path(kept.path).parent == state
+    assert kept_tasks.KeptTask(kept.path).load()[1][0].startswith(b"as it was")
+
+
+def test_a_pool_that_ends_has_written_what_failed(state):
+    with fiber.Executor(1, keep_failed=True) as executor:
+        failed = [executor.submit(refuse, number) for number in range(5)]
+    threads = {thread.name for thread in threading.enumerate()}
+
+    assert len(list(state.iterdir())) == len(failed)
+    assert not [name for name in threads if name.endswith("-keeper")]
 
 
 def test_nothing_is_kept_where_nobody_wants_it(state):

@@ -93,10 +93,13 @@ class WorkerObserver(Protocol):
 
 
 class FailureKeeper(Protocol):
-    """What keeps failed tasks; called under the dispatcher's lock."""
+    """What keeps failed tasks."""
 
     def keep(self, call: Call, index: int, error: BaseException) -> None:
-        """A task has failed; its item is there until this returns."""
+        """A task has failed; its item is there until this returns. Called under the dispatcher's lock."""
+
+    def close(self, *, waits: bool = True) -> None:
+        """Write what is kept to the end."""
 
 
 class Tracer(Protocol):

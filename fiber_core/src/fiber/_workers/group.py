@@ -411,6 +411,9 @@ class WorkerGroups:
         size, min_size, max_size = options.validate(self._runtime)
         initializer, args = options.initializer, tuple(options.initargs)
         self._error_handling = options.error_handling
+        self._name = f"{kind}-{next(_numbers)}"
+        #: prefix of the names of its threads
+        self.name = f"fiber-{self._name}"
         self._options = GroupOptions(
             size=size,
             min_size=min_size,
@@ -422,9 +425,6 @@ class WorkerGroups:
             keeper=self._keeper(options),
             make_process=lambda target: PoolWorker(target, initializer, args),
         )
-        self._name = f"{kind}-{next(_numbers)}"
-        #: prefix of the names of its threads
-        self.name = f"fiber-{self._name}"
         #: workers at first
         self.initial_size = size
         self._lock = threading.RLock()
@@ -453,7 +453,7 @@ class WorkerGroups:
 
     def end_with(self, owner: object) -> util.Finalize:
         """Have everything ended at once when ``owner`` is collected, or the program exits."""
-        args = (self._groups, self.callbacks, self._runtime.timing)
+        args = (self._groups, self.callbacks, self._options.keeper, self._runtime.timing)
         return util.Finalize(owner, _end, args=args, exitpriority=15)
 
     # -- what it is
@@ -545,6 +545,8 @@ class WorkerGroups:
         for group in groups:
             group.join()
         self.callbacks.close()
+        if self._options.keeper is not None:
+            self._options.keeper.close()
 
     # -- inside
 
@@ -555,7 +557,7 @@ class WorkerGroups:
         # few programs keep any
         from fiber._workers.kept_tasks import Keeper
 
-        return Keeper(self._runtime)
+        return Keeper(self._runtime, f"{self.name}-keeper")
 
     def _spec(self, function: Any) -> WorkerSpec:
         meta = hints.get_meta(function)
@@ -590,7 +592,10 @@ class WorkerGroups:
 
 
 def _end(
-    groups: dict[tuple[Any, ...], WorkerGroup], callbacks: CallbackThread, timing: Timing
+    groups: dict[tuple[Any, ...], WorkerGroup],
+    callbacks: CallbackThread,
+    keeper: FailureKeeper | None,
+    timing: Timing,
 ) -> None:
     """Finalizer: end everything when the owner is terminated or collected, or the program exits."""
     for group in list(groups.values()):
@@ -601,3 +606,5 @@ def _end(
     for group in list(groups.values()):
         group.join(timing.worker_exit if waits else 0)
     callbacks.close(timing.callback if waits else 0)
+    if keeper is not None:
+        keeper.close(waits=waits)

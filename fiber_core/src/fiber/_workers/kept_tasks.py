@@ -1,21 +1,25 @@
 """Failed tasks that are kept, so that they can be run again by hand.
 
-A :class:`Keeper` writes the function and the arguments of a failed task into a file of the user's state
-folder, where they outlive the run; :class:`KeptTask` is such a file, and ``error.replay`` of the task's
-error. Files are read only where they are this user's alone: their content is pickled.
+A :class:`Keeper` pickles the function and the arguments of a failed task before its error is handed out,
+and writes them on a thread of its own into a file of the user's state folder, where they outlive the run;
+:class:`KeptTask` is such a file, and ``error.replay`` of the task's error. Files are read only where they
+are this user's alone: their content is pickled.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fiber._base.serial_executor import SerialExecutor
 from fiber._tasks.protocol import Mode
 from fiber._wire import codec
 from fiber.exceptions import FiberError
@@ -45,18 +49,26 @@ class KeptTask:
 
     Args:
         path: of the file.
+        written: set once the file is there, or cannot be; None for one that is.
     """
 
-    def __init__(self, path: str) -> None:
-        #: the file
-        self.path = path
+    def __init__(self, path: str, written: threading.Event | None = None) -> None:
+        self._path = path
+        self._written = written
         # what this process has yet; it is not pickled with it
         self._live: tuple[bytes, Mode, Any] | None = None
 
     @property
+    def path(self) -> str:
+        """The file; waits until that is written."""
+        if self._written is not None:
+            self._written.wait()
+        return self._path
+
+    @property
     def task(self) -> str:
         """Its name for ``fiber replay``."""
-        return Path(self.path).name.removesuffix(_END)
+        return Path(self._path).name.removesuffix(_END)
 
     def __call__(self) -> Any:
         """Run the function with the same arguments here; its result, or its exception.
@@ -108,8 +120,8 @@ class KeptTask:
     def __repr__(self) -> str:
         return f"<kept task {self.task}: call it, or run 'fiber replay {self.task}'>"
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "_live": None}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KeptTask, (self.path,)
 
 
 def _check_private(status: os.stat_result, path: object) -> None:
@@ -135,35 +147,44 @@ def kept() -> Iterator[KeptTask]:
         yield KeptTask(str(path))
 
 
+#: of the tasks that this process keeps
+_numbers = itertools.count(1)
+
+
 class Keeper:
-    """Keeps the failed tasks of one pool or executor; called under the dispatcher's lock.
+    """Keeps the failed tasks of one pool or executor.
 
     Args:
         runtime: of this process.
+        name: of its thread, which the first task that fails starts.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, name: str) -> None:
         self._runtime = runtime
+        self._name = name
+        self._writer: SerialExecutor | None = None
         self._folder: Path | None = None
         #: of this pool
         self._count = 0
+        self._is_over = False
 
     def keep(self, call: Call, index: int, error: BaseException) -> None:
-        """Keep a task that has failed, and note it at its error; never raises.
+        """Keep a task that has failed, and note it at its error; never raises, and waits for no disk.
+
+        Called under the dispatcher's lock.
 
         Args:
             call: its call.
             index: its item.
             error: its error.
         """
-        if self._count >= _MOST or hasattr(error, "replay"):
+        if self._is_over or self._count >= _MOST or hasattr(error, "replay"):
             return
         try:
-            task = self._write(call, index, error)
-        # user code is pickled, and disks are full
+            task = self._keep(call, index, error)
+        # user code is pickled
         except Exception as failure:
-            self._count = _MOST
-            log.warning("fiber: failed tasks are not kept any more: %s", failure)
+            self._give_up(failure)
             return
         try:
             error.replay = task  # type: ignore[attr-defined] # documented for errors of tasks
@@ -176,7 +197,13 @@ class Keeper:
                 "fiber: task %s is kept, which its error does not tell: %s", task.task, failure
             )
 
-    def _write(self, call: Call, index: int, error: BaseException) -> KeptTask:
+    def close(self, *, waits: bool = True) -> None:
+        """End the thread once all is written; what fails from now on is not kept. Idempotent."""
+        self._is_over = True
+        if self._writer is not None:
+            (self._writer.close if waits else self._writer.end)()
+
+    def _keep(self, call: Call, index: int, error: BaseException) -> KeptTask:
         self._count += 1
         function, item = b"".join(map(bytes, call.function)), call.item(index)
         with codec.pickling_into(call):
@@ -194,29 +221,54 @@ class Keeper:
             "when": time.time(),
             "preparation": {key: preparation[key] for key in _PREPARATION if key in preparation},
         }
-        path = self._new_path()
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(json.dumps(head, default=str).encode() + b"\n")
-                file.writelines(pickled)
-        except BaseException:
-            # half of a task is none
-            path.unlink(missing_ok=True)
-            raise
-        task = KeptTask(str(path))
+        # parts of it are the program's arrays, which it may change before they are written
+        content = json.dumps(head, default=str).encode() + b"\n" + b"".join(pickled)
+        path, written = folder() / self._new_name(), threading.Event()
+        if self._writer is None:
+            self._writer = SerialExecutor(self._name)
+        if not self._writer.submit(lambda: self._write(path, content, written)):
+            msg = "its pool has ended"
+            raise FiberError(msg)
+        task = KeptTask(str(path), written)
         task._live = function, call.mode, item  # noqa: SLF001 - ours
         return task
 
-    def _new_path(self) -> Path:
-        if self._folder is None:
-            made = folder()
-            made.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _check_private(made.lstat(), made)
-            for old in list(kept())[:-_MOST_FILES]:
-                Path(old.path).unlink(missing_ok=True)
-            self._folder = made
-        number = 1
-        while (path := self._folder / f"{self._runtime.run_id}-{number}{_END}").exists():
-            number += 1
-        return path
+    def _new_name(self) -> str:
+        # processes of one run share its id
+        own = "" if self._runtime.is_master else f"{self._runtime.ident}-"
+        return f"{self._runtime.run_id}-{own}{next(_numbers)}{_END}"
+
+    def _give_up(self, failure: Exception) -> None:
+        if not self._is_over:
+            self._is_over = True
+            log.warning("fiber: failed tasks are not kept any more: %s", failure)
+
+    # -- on its thread
+
+    def _write(self, path: Path, content: bytes, written: threading.Event) -> None:
+        try:
+            if self._folder is None:
+                self._folder = _ready_folder()
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                with open(descriptor, "wb") as file:
+                    file.write(content)
+            except BaseException:
+                # half of a task is none
+                path.unlink(missing_ok=True)
+                raise
+        # disks are full, and folders somebody else's
+        except (OSError, FiberError) as failure:
+            self._give_up(failure)
+        finally:
+            written.set()
+
+
+def _ready_folder() -> Path:
+    """The folder of kept tasks, made where it is missing, without the oldest of too many."""
+    made = folder()
+    made.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _check_private(made.lstat(), made)
+    for old in list(kept())[:-_MOST_FILES]:
+        Path(old.path).unlink(missing_ok=True)
+    return made
