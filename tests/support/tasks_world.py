@@ -96,7 +96,7 @@ class FakeReactor:
     def _run(self, due: Sequence[Timer]) -> None:
         self.timers = [timer for timer in self.timers if timer not in due]
         for timer in due:
-            action, timer.action = timer.action, None
+            action, timer.callback = timer.callback, None
             if action is not None:
                 action()
 

@@ -271,7 +271,7 @@ def test_a_timer_is_set_anew_for_an_earlier_deadline_only():
     for seconds in (200, 300, 100):
         timer.set(now + seconds)
     former, latter = reactor.timers
-    assert former.action is None
+    assert former.callback is None
     assert latter.when < now + 150
     timer.expired()
     timer.set(now + 400)

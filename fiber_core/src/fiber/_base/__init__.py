@@ -5,6 +5,7 @@ values           how the project declares value classes: attrs' names, for type 
 light_values     the implementation of ``values`` at run time, without importing attrs
 entry_points     entry points and versions of installed distributions, without importlib.metadata
 known_backends   names of published backends, from a data file
+loop             event loop of one thread: descriptors and timers
 serial_executor  threads that run actions in order: SerialExecutor, CallbackThread
 asyncio_wait     waiting in asyncio for an event of another thread
 start_methods    names of multiprocessing's start methods, and the one the program chose

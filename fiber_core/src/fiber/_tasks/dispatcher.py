@@ -50,7 +50,7 @@ class DeadlineTimer:
         """
         if deadline is None or (
             self._timer is not None
-            and self._timer.action is not None
+            and self._timer.callback is not None
             and self._timer.when <= deadline
         ):
             return

@@ -210,7 +210,7 @@ class UnixListener:
     def _watch(self, connection: _Connection) -> None:
         # on the thread that closes connections: the descriptor's number may be reused after that
         if not connection.is_closed:
-            self._reactor.add_writer(connection.fd, lambda: self._writable(connection))
+            self._reactor.on_writable(connection.fd, lambda: self._writable(connection))
 
     def _writable(self, connection: _Connection) -> None:
         with connection.lock:
@@ -222,7 +222,7 @@ class UnixListener:
                 connection.waiting.popleft()
             connection.waiting.extendleft(reversed(left))
             if not connection.waiting:
-                self._reactor.remove_writer(connection.fd)
+                self._reactor.on_writable(connection.fd, None)
 
     def _end(self, connection: _Connection) -> None:
         if connection.is_closed:

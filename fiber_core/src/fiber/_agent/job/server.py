@@ -38,10 +38,10 @@ from fiber._agent.supervisor.child import environment
 from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.jobs import JobEntry, JobTable
 from fiber._agent.supervisor.journal import Journal
-from fiber._agent.supervisor.loop import Loop
 from fiber._agent.supervisor.messages import SupervisorOptions
 from fiber._agent.supervisor.runner import JobRunner, Launch
 from fiber._base import entry_points, values
+from fiber._base.loop import Loop
 from fiber._wire.handshake import Hello
 from fiber._wire.link import Link
 from fiber.model import JobSpec, JobStatus, ResourceRequest

@@ -21,7 +21,7 @@ from fiber._agent.supervisor.descriptors import fill_standard_descriptors
 
 if TYPE_CHECKING:
     from fiber._agent.supervisor.descriptors import Descriptors
-    from fiber._agent.supervisor.loop import Loop, Timer
+    from fiber._base.loop import Loop, Timer
 
 __all__ = ["Interrupts", "blocked", "leave_group"]
 
@@ -153,9 +153,7 @@ class Interrupts:
                 # the process was killed and reports nothing any more
                 self._end()
             else:
-                timer = self._loop.call_later(
-                    self._answer_timeout, lambda: self._act(timer, action)
-                )
+                timer = self._loop.call_later(self._answer_timeout, action)
                 self._waiting.append((timer, action))
                 return
         action()

@@ -27,10 +27,10 @@ from fiber._agent.supervisor.jobs import (
     report_exit,
 )
 from fiber._agent.supervisor.journal import Journal
-from fiber._agent.supervisor.loop import Loop, Timer
 from fiber._agent.supervisor.messages import SupervisorOptions
 from fiber._agent.supervisor.output import LineTail, LogFile, OutputRelay, Sink
 from fiber._base import values
+from fiber._base.loop import Loop, Timer
 from fiber.model import JobSpec
 
 __all__ = [

@@ -22,12 +22,12 @@ from fiber._agent.supervisor.devices import DeviceQueue
 from fiber._agent.supervisor.interrupts import Interrupts
 from fiber._agent.supervisor.jobs import JobEntry, JobTable, Owner
 from fiber._agent.supervisor.journal import Journal, read_ids
-from fiber._agent.supervisor.loop import Loop, Timer
 from fiber._agent.supervisor.messages import SupervisorOptions
 from fiber._agent.supervisor.output import Sink
 from fiber._agent.supervisor.preload import preload
 from fiber._agent.supervisor.runner import JobRunner, Launch
 from fiber._base import values
+from fiber._base.loop import Loop, Timer
 from fiber.exceptions import ResourceError, WireError
 from fiber.model import Allocation
 
