@@ -1,11 +1,11 @@
-"""The controller's parts: its event loop, the outcome that threads wait for, jobs and their failures."""
+"""The controller's parts: the outcome that threads wait for, jobs and their failures."""
 
 import contextlib
 from types import SimpleNamespace
 
 import pytest
 
-from fiber._ring.controller import EventLoop, Outcome
+from fiber._ring.controller import Outcome
 from fiber._ring.events import StartRun, StartWorker
 from fiber._ring.member import MemberSpec
 from fiber._ring.model import Failure, Group, RingPhase, RingStatus
@@ -13,13 +13,6 @@ from fiber._ring.timing import RingTiming
 from fiber._ring.workers import JobThreads, WorkerHandle, failed_process
 from fiber.exceptions import SubmitError
 from fiber.model import Gang, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
-
-
-def test_a_callback_posted_to_a_closed_loop_is_ignored():
-    loop = EventLoop()
-    loop.close()
-    loop.post(lambda: pytest.fail("nobody is there to call it"))
-    loop.close()
 
 
 def test_the_first_word_on_its_end_counts_and_ends_all_waiting():

@@ -1,19 +1,22 @@
 """Event loop: descriptors and timers, whose callbacks run on the thread that calls :meth:`Loop.run_once`.
 
-Supervisors run it in their only thread; :class:`fiber._wire.reactor.Reactor` runs it on one of its
-own, and takes calls from others.
+Supervisors run a :class:`Loop` in their only thread. A :class:`SharedLoop` takes calls from other
+threads: that of a ring's controller, and :class:`fiber._wire.reactor.Reactor`, whose thread is its own.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import os
 import selectors
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Loop", "Timer"]
+__all__ = ["Loop", "SharedLoop", "Timer"]
 
 _Callback = Callable[[], Any]
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
@@ -96,9 +99,17 @@ class Loop:
         """Present time on the clock of timers."""
         return self._clock()
 
-    def run_once(self) -> None:
-        """Wait for the next event and run the callbacks that are due."""
-        for key, events in self._selector.select(self._timeout()):
+    def run_once(self, latest: float | None = None) -> None:
+        """Wait for the next event and run the callbacks that are due.
+
+        Args:
+            latest: when to return at the latest, on the clock of timers.
+        """
+        wait = self._timeout()
+        if latest is not None:
+            left = max(0.0, latest - self._clock())
+            wait = left if wait is None else min(wait, left)
+        for key, events in self._selector.select(wait):
             # read only now, as with timers: a callback before it may have changed it
             if events & _READ and key.data[0] is not None:
                 self._call(key.data[0])
@@ -132,3 +143,109 @@ class Loop:
         if not self._timers:
             return None
         return max(0.0, self._timers[0][0] - self._clock())
+
+
+class SharedLoop(Loop):
+    """A loop to which other threads give work: ``call_soon``, ``call_later`` and ``stop`` are for any.
+
+    Args:
+        max_wait: longest wait of one round in seconds.
+    """
+
+    def __init__(self, max_wait: float | None = None) -> None:
+        super().__init__()
+        self._max_wait = max_wait
+        self._soon: deque[_Callback] = deque()
+        # of the timers and the wake-up pipe
+        self._lock = threading.Lock()
+        # -1 once closed: another thread may still have something to say
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        self.on_readable(self._wake_read, self._drain_wake)
+        self._awake = False
+        self._stopping = False
+
+    @property
+    def is_current(self) -> bool:
+        """True on the loop's own thread, where it has one."""
+        return False
+
+    def call_soon(self, callback: _Callback) -> None:
+        """Run ``callback`` on the loop's thread."""
+        self._soon.append(callback)
+        self._wake()
+
+    def call_later(self, delay: float, callback: _Callback) -> Timer:
+        """Run ``callback`` once on the loop's thread, after ``delay`` seconds."""
+        with self._lock:
+            timer = super().call_later(delay, callback)
+            is_first = self._timers[0][2] is timer
+        if is_first:
+            self._wake()
+        return timer
+
+    def run(self, turn: Callable[[], float | None] = lambda: None) -> None:
+        """Run until :meth:`stop`.
+
+        Args:
+            turn: called before each round; returns when the next one is to come at the latest.
+        """
+        while not self._stopping:
+            self.run_once(turn())
+
+    def run_once(self, latest: float | None = None) -> None:
+        """Wait for the next event, and run what is due and what was posted."""
+        super().run_once(latest)
+        self._awake = False
+        self.run_posted()
+
+    def run_posted(self) -> None:
+        """Run what was posted so far, but not what that posts."""
+        for _ in range(len(self._soon)):
+            self._call(self._soon.popleft())
+
+    def stop(self) -> None:
+        """Have :meth:`run` return."""
+        self._stopping = True
+        self._wake()
+
+    def close(self) -> None:
+        """Release the descriptors; what is posted from now on is never run. Idempotent."""
+        with self._lock:
+            descriptors = self._wake_read, self._wake_write
+            self._wake_read = self._wake_write = -1
+        super().close()
+        for fd in descriptors:
+            if fd >= 0:
+                os.close(fd)
+
+    def _wake(self) -> None:
+        if self._awake or self.is_current:
+            return
+        self._awake = True
+        with self._lock:
+            if self._wake_write < 0:
+                return
+            try:
+                os.write(self._wake_write, b"\0")
+            except BlockingIOError:
+                # full: it is about to wake
+                return
+
+    def _drain_wake(self) -> None:
+        try:
+            os.read(self._wake_read, 4096)
+        except BlockingIOError:
+            return
+
+    def _timeout(self) -> float | None:
+        if self._soon:
+            return 0.0
+        with self._lock:
+            wait = super()._timeout()
+        return self._max_wait if wait is None else min(wait, self._max_wait or wait)
+
+    def _due(self) -> list[Timer]:
+        with self._lock:
+            return super()._due()

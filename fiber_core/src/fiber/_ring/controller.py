@@ -1,6 +1,6 @@
 """Controller of a ring: feeds its state machine with events and carries out its commands.
 
-:class:`RingController` has one thread, which runs an :class:`EventLoop`: the members' pipes,
+:class:`RingController` has one thread, which runs an :class:`~fiber._base.loop.SharedLoop`: the members' pipes,
 callbacks that other threads post, and the machine's deadlines. :class:`MemberProtocol` translates
 between members' messages and the machine's events; :class:`Outcome` is what users wait for.
 
@@ -12,10 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
 import pickle
-import queue
-import selectors
 import threading
 import time
 import weakref
@@ -24,6 +21,7 @@ from multiprocessing import util
 from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
+from fiber._base.loop import SharedLoop
 from fiber._base.waits import in_turns
 from fiber._ring import events
 from fiber._ring.machine import RingMachine
@@ -56,80 +54,7 @@ if TYPE_CHECKING:
     from fiber._runtime.runtime import Runtime
     from fiber.model import JobStatus
 
-__all__ = ["EventLoop", "MemberProtocol", "Outcome", "RingController"]
-
-
-class EventLoop:
-    """Event loop of one thread: readable descriptors, posted callbacks and a deadline."""
-
-    def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
-        self._callbacks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._read, self._write = os.pipe()
-        for end in (self._read, self._write):
-            os.set_blocking(end, False)
-        self._selector.register(self._read, selectors.EVENT_READ, self._clear)
-        self._is_stopping = False
-
-    def post(self, callback: Callable[[], None]) -> None:
-        """Call a function on the loop's thread; may be called from any thread."""
-        self._callbacks.put(callback)
-        # a full pipe wakes it as well
-        with self._lock, contextlib.suppress(BlockingIOError):
-            if self._write >= 0:
-                os.write(self._write, b"!")
-
-    def watch(self, fd: int, action: Callable[[], None]) -> None:
-        """Call a function whenever a descriptor is readable."""
-        if not self._is_stopping:
-            self._selector.register(fd, selectors.EVENT_READ, action)
-
-    def unwatch(self, fd: int) -> None:
-        """Stop watching a descriptor; without effect unless it is watched."""
-        with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(fd)
-
-    def run(self, turn: Callable[[], float | None]) -> None:
-        """Run until :meth:`stop`.
-
-        Args:
-            turn: called first and after each wake-up; returns the monotonic time of the next
-                call at the latest, or None.
-        """
-        due = turn()
-        while not self._is_stopping:
-            left = None if due is None else max(0.0, due - time.monotonic())
-            for key, _ in self._selector.select(left):
-                # an action that ran before may have removed this descriptor
-                if key.fd in self._selector.get_map():
-                    key.data()
-            self.drain()
-            due = turn()
-
-    def drain(self) -> None:
-        """Call posted callbacks."""
-        while not self._callbacks.empty():
-            self._callbacks.get()()
-
-    def stop(self) -> None:
-        """Make :meth:`run` return; on the loop's thread."""
-        self._is_stopping = True
-
-    def close(self) -> None:
-        """Release the descriptors; callbacks posted afterwards are never called."""
-        self._is_stopping = True
-        with self._lock:
-            if self._write >= 0:
-                self._selector.close()
-                os.close(self._read)
-                os.close(self._write)
-                self._read = self._write = -1
-
-    def _clear(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while os.read(self._read, 4096):
-                pass
+__all__ = ["MemberProtocol", "Outcome", "RingController"]
 
 
 class MemberProtocol:
@@ -379,7 +304,7 @@ class RingController:
         self._last_turn = time.monotonic()
         self._handles: dict[int, WorkerHandle] = {}
         self._protocol = MemberProtocol(self._handles, self._machine.bounds, self._feed)
-        self._loop = EventLoop()
+        self._loop = SharedLoop()
         gang_timeout = policy.start_timeout if policy.min is None else None
         self._job_threads = JobThreads(runtime, spec, self, gang_timeout)
         self._thread = threading.Thread(target=self._run, name="fiber-ring-controller", daemon=True)
@@ -435,7 +360,7 @@ class RingController:
 
         if threading.current_thread() is self._thread or not self._thread.is_alive():
             return
-        self._loop.post(handle)
+        self._loop.call_soon(handle)
         # the loop may have ended without calling what was posted
         while not done.wait(self._spec.timing.poll) and self._thread.is_alive():
             pass
@@ -487,7 +412,7 @@ class RingController:
             worker.is_cancelled = True
             worker.kill(self._job_threads.submit)
         self._job_threads.close()
-        self._loop.drain()
+        self._loop.run_posted()
         for worker in self._handles.values():
             worker.close()
         self._loop.close()
@@ -568,15 +493,15 @@ class RingController:
             if worker.is_cancelled:
                 worker.kill(self._job_threads.submit)
 
-        self._loop.post(take_over)
+        self._loop.call_soon(take_over)
 
     def not_launched(self, number: int, error: BaseException) -> None:
         """Report that a worker's job was not accepted."""
-        self._loop.post(lambda: self._feed(events.WorkerEnded(number, start_failure(error))))
+        self._loop.call_soon(lambda: self._feed(events.WorkerEnded(number, start_failure(error))))
 
     def job_changed(self, number: int, child: Child, status: JobStatus) -> None:
         """Process a new status of a worker's job."""
-        self._loop.post(lambda: self._job_changed(number, child, status))
+        self._loop.call_soon(lambda: self._job_changed(number, child, status))
 
     def _start_caller(self, command: events.StartWorker) -> None:
         """Run the caller's own rank on a thread of this process."""
@@ -584,7 +509,7 @@ class RingController:
         ours, theirs = Pipe()
         gone = events.WorkerEnded(command.worker)
         worker.thread = MemberThread(
-            self._spec, theirs, lambda: self._loop.post(lambda: self._feed(gone))
+            self._spec, theirs, lambda: self._loop.call_soon(lambda: self._feed(gone))
         )
         self._watch(worker, [ours])
         worker.thread.start()
@@ -592,7 +517,7 @@ class RingController:
     def _watch(self, worker: WorkerHandle, ends: list[Connection]) -> None:
         worker.ends = ends
         for slot, end in enumerate(ends):
-            self._loop.watch(end.fileno(), functools.partial(self._read, worker, slot))
+            self._loop.on_readable(end.fileno(), functools.partial(self._read, worker, slot))
 
     # -- workers run
 
@@ -610,7 +535,7 @@ class RingController:
         if slot not in worker.closed_slots:
             worker.closed_slots.add(slot)
             with contextlib.suppress(OSError):
-                self._loop.unwatch(worker.ends[slot].fileno())
+                self._loop.forget(worker.ends[slot].fileno())
 
     def _job_changed(self, number: int, child: Child, status: JobStatus) -> None:
         worker = self._handles.get(number)
@@ -641,7 +566,7 @@ class RingController:
     def _end(self, command: events.EndWorker) -> None:
         worker = self._handles[command.worker]
         if not worker.end(self._job_threads.submit, force=command.force):
-            self._loop.post(lambda: self._feed(events.WorkerEnded(command.worker)))
+            self._loop.call_soon(lambda: self._feed(events.WorkerEnded(command.worker)))
 
     def _conclude(self, command: events.Conclude) -> None:
         for worker in self._handles.values():

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from fiber._base.loop import Loop, Timer
+from fiber._base.loop import SharedLoop, Timer
 
 __all__ = ["Reactor", "Timer"]
 
 log = logging.getLogger("fiber")
 
 
-class Reactor(Loop):
+class Reactor(SharedLoop):
     """Event loop on a thread of its own: a process's handler thread; stopped by its owner.
 
     Actions run on its thread, one after another; an action that raises is logged and the others go
@@ -29,18 +27,7 @@ class Reactor(Loop):
     """
 
     def __init__(self, name: str = "fiber-handler", *, max_wait: float = 60.0) -> None:
-        super().__init__()
-        self._max_wait = max_wait
-        self._soon: deque[Callable[[], Any]] = deque()
-        # of the timers and the wake-up pipe
-        self._lock = threading.Lock()
-        # -1 once closed: an event may still come from one of nng's threads
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(self._wake_write, False)
-        self.on_readable(self._wake_read, self._drain_wake)
-        self._awake = False
-        self._stopping = False
+        super().__init__(max_wait)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -48,20 +35,6 @@ class Reactor(Loop):
     def is_current(self) -> bool:
         """True on the reactor's own thread."""
         return threading.current_thread() is self._thread
-
-    def call_soon(self, action: Callable[[], Any]) -> None:
-        """Call ``action`` on the reactor's thread."""
-        self._soon.append(action)
-        self._wake()
-
-    def call_later(self, delay: float, callback: Callable[[], Any]) -> Timer:
-        """Run ``callback`` on the reactor's thread in ``delay`` seconds."""
-        with self._lock:
-            timer = super().call_later(delay, callback)
-            is_first = self._timers[0][2] is timer
-        if is_first:
-            self._wake()
-        return timer
 
     def add_reader(self, fd: int, action: Callable[[], Any]) -> None:
         """Call ``action`` whenever ``fd`` is readable."""
@@ -97,8 +70,7 @@ class Reactor(Loop):
         """End the thread and release its descriptors; idempotent."""
         if self._stopping:
             return
-        self._stopping = True
-        self._wake()
+        super().stop()
         if not self.is_current:
             self._thread.join(10)
 
@@ -107,61 +79,13 @@ class Reactor(Loop):
         # another thread may have held the lock
         self._lock = threading.Lock()
         self._stopping = True
-        self._release()
-
-    def _release(self) -> None:
-        with self._lock:
-            descriptors = self._wake_read, self._wake_write
-            self._wake_read = self._wake_write = -1
         self.close()
-        for fd in descriptors:
-            if fd >= 0:
-                os.close(fd)
-
-    def _wake(self) -> None:
-        if self._awake or self.is_current:
-            return
-        self._awake = True
-        with self._lock:
-            if self._wake_write < 0:
-                return
-            try:
-                os.write(self._wake_write, b"\0")
-            except BlockingIOError:
-                # full: it is about to wake
-                return
-
-    def _drain_wake(self) -> None:
-        try:
-            os.read(self._wake_read, 4096)
-        except BlockingIOError:
-            return
 
     def _run(self) -> None:
         try:
-            while not self._stopping:
-                self.run_once()
+            self.run()
         finally:
-            self._release()
-
-    def run_once(self) -> None:
-        """Wait for the next event, and run what is due and what was posted."""
-        super().run_once()
-        self._awake = False
-        # only those queued when the round began: actions may queue more
-        for _ in range(len(self._soon)):
-            self._call(self._soon.popleft())
-
-    def _timeout(self) -> float:
-        if self._soon:
-            return 0.0
-        with self._lock:
-            wait = super()._timeout()
-        return self._max_wait if wait is None else min(self._max_wait, wait)
-
-    def _due(self) -> list[Timer]:
-        with self._lock:
-            return super()._due()
+            self.close()
 
     def _call(self, action: Callable[[], Any]) -> None:
         try:
