@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fiber.backend_parts.address import tls
 from fiber.hookspecs import hookimpl
 from fiber.model import ListenAddress
 
@@ -32,8 +33,7 @@ def fiber_listen_address(peers: Peers, interfaces: Sequence[Interface]) -> Liste
     usable = [interface for interface in interfaces if interface.is_up]
     # ties go to the first: the caller passes them in order of preference
     best = min(usable, key=_rank).address if usable else _LOOPBACK
-    host = f"[{best}]" if ":" in best else best
-    return ListenAddress(bind_url=f"tls+tcp://{host}:0")
+    return tls(best)
 
 
 def _rank(interface: Interface) -> tuple[bool, bool, bool]:

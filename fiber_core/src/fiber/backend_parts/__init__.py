@@ -2,6 +2,7 @@
 
 The core uses some of them itself.
 
+* ``address``: where a process listens whose peers are on other hosts, behind mutual TLS.
 * ``feed``: :class:`~fiber.backend_parts.feed.Feed`, the latest status of each job and streams of
   changes, which is what ``Backend.events``, ``status`` and waiting are made of. Statuses only move
   forward; each end is delivered once.

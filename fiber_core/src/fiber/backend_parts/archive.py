@@ -18,10 +18,18 @@ from typing import Any, BinaryIO
 
 from fiber.exceptions import BackendError
 
-__all__ = ["name_of", "unpack"]
+__all__ = ["name_of", "parse_place", "unpack"]
 
 #: bytes of the largest header
 _MOST = 2**20
+
+
+def parse_place(word: str) -> tuple[str, str] | None:
+    """Parse ``NAME:PATH``, a path that is elsewhere; None for a path of this host."""
+    name, colon, path = word.partition(":")
+    if not colon or "/" in name or name in ("", ".", ".."):
+        return None
+    return name, path
 
 
 def name_of(path: str) -> str:

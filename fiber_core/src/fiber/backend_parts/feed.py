@@ -7,9 +7,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 
-from fiber.model import Job, JobState, JobStatus
+from fiber._base import values
+from fiber.model import Job, JobState, JobStatus, ProcessStatus
 
-__all__ = ["Feed"]
+__all__ = ["Feed", "with_log_tail"]
 
 #: ended jobs that are remembered; the platform may know the others
 _REMEMBERED = 10_000
@@ -69,6 +70,17 @@ class Feed:
         """Latest status of a job; None where it is not remembered."""
         known = self._jobs.get(job_id)
         return None if known is None else known[1]
+
+    def end(self, job_id: str) -> JobStatus | None:
+        """Status of a job that has ended; None for others, and where it is not remembered."""
+        status = self.status(job_id)
+        return status if status is not None and status.state.is_terminal else None
+
+    def last_lines(self, job_id: str, tail: int | None) -> list[str]:
+        """Last lines that are in the status of a job, whose log may be gone."""
+        status = self.status(job_id)
+        lines = [] if status is None else [l for p in status.processes for l in p.log_tail]  # noqa: E741
+        return lines if tail is None else lines[max(0, len(lines) - tail) :]
 
     def running(self, run_id: str) -> list[Job]:
         """Jobs of a run whose latest status is neither pending nor an end."""
@@ -161,3 +173,18 @@ def _is_news(before: JobStatus, now: JobStatus) -> bool:
         return False
     # an event may come after a query whose answer is newer
     return not (now.state is JobState.PENDING and before.state is not JobState.PENDING)
+
+
+def with_log_tail(status: JobStatus, lines: tuple[str, ...]) -> JobStatus:
+    """Return the terminal status of a job of one process with the last lines that it wrote."""
+    if not lines:
+        return status
+    process = ProcessStatus(
+        index=0,
+        state=status.state,
+        reason=status.reason,
+        exit_code=status.exit_code,
+        message=status.message,
+        log_tail=lines,
+    )
+    return values.evolve(status, processes=(process,))

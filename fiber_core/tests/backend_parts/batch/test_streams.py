@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from fiber.backend_parts.batch.address import listen_address
+from fiber.backend_parts.address import listen_address
 from fiber.backend_parts.batch.streams import Streams
 from fiber.exceptions import BackendUnavailableError
 from fiber.model import Interface

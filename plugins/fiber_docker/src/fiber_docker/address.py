@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Sequence
 
 import attrs
 
+from fiber.backend_parts.address import listen_address, outward, tls
 from fiber.exceptions import BackendError
 from fiber.model import Interface, ListenAddress
 
@@ -50,10 +50,7 @@ def choose(facts: Facts, interfaces: Sequence[Interface]) -> ListenAddress:
     """
     mine = {interface.address.partition("%")[0] for interface in interfaces if interface.is_up}
     if facts.address is not None:
-        # a name, or an address that is translated on the way, cannot be bound
-        if facts.address in mine:
-            return _at(facts.address)
-        return ListenAddress(bind_url="tls+tcp://0.0.0.0:0", advertise_host=facts.address)
+        return listen_address(facts.address, interfaces)
     # another engine's bridge may have the same address
     gateways = (
         () if facts.rootless or facts.route not in (None, "127.0.0.1", "::1") else facts.gateways
@@ -62,30 +59,18 @@ def choose(facts: Facts, interfaces: Sequence[Interface]) -> ListenAddress:
     bridges = {interface.address.partition("%")[0] for interface in interfaces}
     for address in (*facts.own, *gateways):
         if address in bridges:
-            return _at(address)
+            return tls(address)
     if facts.desktop:
-        return ListenAddress(bind_url="tls+tcp://127.0.0.1:0", advertise_host=DESKTOP_HOST)
+        return tls("127.0.0.1", DESKTOP_HOST)
     if facts.route is not None and facts.route in mine:
-        return _at(facts.route)
-    outward = [one for one in interfaces if one.is_up and _is_outward(one)]
-    if outward:
+        return tls(facts.route)
+    reachable = [one for one in outward(interfaces) if ":" not in one]
+    if reachable:
         # rootless engines have their bridge in a namespace of their own, and reach what others do
-        return _at(outward[0].address)
+        return tls(reachable[0])
     network = facts.network or "the default one"
     msg = (
         f"containers of network {network} reach none of this host's addresses "
         f"({', '.join(sorted(mine)) or 'it has none'}); set FIBER_DOCKER_ADDRESS to one that they reach"
     )
     raise BackendError(msg)
-
-
-def _at(address: str) -> ListenAddress:
-    host = f"[{address}]" if ":" in address else address
-    return ListenAddress(bind_url=f"tls+tcp://{host}:0")
-
-
-def _is_outward(interface: Interface) -> bool:
-    address = ipaddress.ip_address(interface.address.partition("%")[0])
-    return address.version == 4 and not (
-        interface.is_loopback or address.is_loopback or address.is_link_local
-    )

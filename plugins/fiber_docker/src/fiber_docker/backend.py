@@ -105,7 +105,7 @@ class DockerBackend(Backend):
     def status(self, jobs: Sequence[Job]) -> Sequence[JobStatus]:
         """The present status of jobs, of any run."""
         found: dict[str, JobStatus | None] = {job.id: self._feed.status(job.id) for job in jobs}
-        unsure = [job for job in jobs if not _is_terminal(found[job.id])]
+        unsure = [job for job in jobs if (s := found[job.id]) is None or not s.state.is_terminal]
         if unsure:
             runs = {job.run_id for job in unsure}
             label = f"fiber.run={runs.pop()}" if len(runs) == 1 else "fiber.run"
@@ -120,15 +120,16 @@ class DockerBackend(Backend):
                     if not self._starter.is_starting(job.id):
                         # the event of its end is on its way
                         self._feed.wait_ended(job.id, max(0.0, until - time.monotonic()))
-                        found[job.id] = self._prefer_known_end(job, REMOVED_UNSEEN)
+                        found[job.id] = self._feed.end(job.id) or REMOVED_UNSEEN
                     continue
                 status = from_list(item) or self._inspector.status(item["Id"], item["Labels"])
-                found[job.id] = self._prefer_known_end(job, status)
+                # an end that is known by now
+                found[job.id] = self._feed.end(job.id) or status
         return [known for job in jobs if (known := found[job.id]) is not None]
 
     def terminate(self, job: Job, *, grace: float = 5.0) -> None:
         """Send SIGTERM, and SIGKILL if the container still runs after ``grace`` seconds."""
-        if self._has_ended(job):
+        if self._feed.end(job.id):
             return
         # what was not started has nothing to end in an orderly way
         if self._starter.cancel(job, signal.SIGTERM):
@@ -138,7 +139,7 @@ class DockerBackend(Backend):
 
     def kill(self, job: Job) -> None:
         """SIGKILL to all processes of a container."""
-        if not self._has_ended(job) and not self._starter.cancel(job, signal.SIGKILL):
+        if not self._feed.end(job.id) and not self._starter.cancel(job, signal.SIGKILL):
             self._client.signal(job.id, signal.SIGKILL)
 
     def logs(self, job: Job, *, tail: int | None = None, follow: bool = False) -> Iterator[str]:
@@ -153,12 +154,10 @@ class DockerBackend(Backend):
         try:
             pieces = self._client.logs(job.id, tail=tail, follow=follow)
         except UnknownJobError:
-            known = self._feed.status(job.id)
-            if known is None:
+            if self._feed.status(job.id) is None:
                 raise
             # the container of a process of Fiber's is gone with it, and its last lines were kept
-            words = [line for process in known.processes for line in process.log_tail]
-            return iter(words if tail is None else words[max(0, len(words) - tail) :])
+            return iter(self._feed.last_lines(job.id, tail))
         return log_lines(self._client, pieces)
 
     def exec(
@@ -304,15 +303,6 @@ class DockerBackend(Backend):
     def _ended(self, job: Job) -> None:
         self._starter.ended(job)
 
-    def _prefer_known_end(self, job: Job, status: JobStatus) -> JobStatus:
-        """A status that was read from the engine, or the terminal one that is known by now."""
-        known = self._feed.status(job.id)
-        return known if known is not None and known.state.is_terminal else status
-
-    def _has_ended(self, job: Job) -> bool:
-        known = self._feed.status(job.id)
-        return known is not None and known.state.is_terminal
-
     def _is_unstarted(self, job: Job) -> bool:
         known = self._feed.status(job.id)
         return (
@@ -320,10 +310,6 @@ class DockerBackend(Backend):
             and known.state is JobState.PENDING
             and self._starter.is_submitted_here(job.id)
         )
-
-
-def _is_terminal(status: JobStatus | None) -> bool:
-    return status is not None and status.state.is_terminal
 
 
 def _name(item: Mapping[str, object]) -> str:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from fiber.backend_parts.archive import name_of, unpack
+from fiber.backend_parts.archive import name_of, parse_place, unpack
 from fiber.exceptions import BackendError
 from fiber_docker.client import Client
 from fiber_docker.container import unique_name
@@ -29,7 +29,7 @@ def copy(client: Client, src: str, dst: str) -> None:
     Raises:
         BackendError: neither is on a volume, or both, or the source is not there.
     """
-    source, target = _volume(src), _volume(dst)
+    source, target = parse_place(src), parse_place(dst)
     if (source is None) == (target is None):
         msg = f"one of {src!r} and {dst!r} must be on a volume, written VOLUME:PATH"
         raise BackendError(msg)
@@ -39,14 +39,6 @@ def copy(client: Client, src: str, dst: str) -> None:
     elif source is not None:
         with _mounted(client, source[0]) as container:
             _download(client, container, PurePosixPath(_MOUNT, source[1].lstrip("/")), Path(dst))
-
-
-def _volume(word: str) -> tuple[str, str] | None:
-    """Name and path, where a word names a volume and no path of this host."""
-    name, colon, path = word.partition(":")
-    if not colon or "/" in name or name in ("", ".", ".."):
-        return None
-    return name, path
 
 
 @contextlib.contextmanager

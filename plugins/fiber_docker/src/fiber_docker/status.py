@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from fiber.model import Job, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
+from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
 
 __all__ = [
     "ContainerExit",
@@ -25,7 +25,6 @@ __all__ = [
     "killed_unseen",
     "lost_with_engine",
     "start_failure",
-    "with_log_tail",
 ]
 
 #: exit codes up to this are the program's own, whatever the engine
@@ -129,21 +128,6 @@ def ended_before_start(signum: int) -> JobStatus:
         exit_code=-signum,
         message="ended before it was started",
     )
-
-
-def with_log_tail(status: JobStatus, lines: tuple[str, ...]) -> JobStatus:
-    """A terminal status with the last lines that the job wrote."""
-    if not lines:
-        return status
-    process = ProcessStatus(
-        index=0,
-        state=status.state,
-        reason=status.reason,
-        exit_code=status.exit_code,
-        message=status.message,
-        log_tail=lines,
-    )
-    return attrs.evolve(status, processes=(process,))
 
 
 def from_inspect(found: Mapping[str, Any], report: str = "", host: str | None = None) -> JobStatus:

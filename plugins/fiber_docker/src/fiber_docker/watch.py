@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 
+from fiber.backend_parts.feed import with_log_tail
 from fiber.exceptions import BackendError, FiberError
 from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
 from fiber_docker.client import Client, close_stream
@@ -19,7 +20,6 @@ from fiber_docker.status import (
     is_ambiguous,
     job_of,
     killed_unseen,
-    with_log_tail,
 )
 from fiber_docker.timing import DockerTiming
 

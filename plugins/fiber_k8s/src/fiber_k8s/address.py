@@ -6,6 +6,7 @@ import ipaddress
 import socket
 from collections.abc import Callable, Mapping, Sequence
 
+from fiber.backend_parts.address import listen_address, outward, tls
 from fiber.exceptions import BackendError
 from fiber.model import Interface, ListenAddress
 from fiber_k8s.config import K8sConfig
@@ -58,31 +59,18 @@ def choose(
     """
     mine = {one.address.partition("%")[0] for one in interfaces if one.is_up}
     if config.address is not None and not (JOB_VARIABLE in environ and config.address not in mine):
-        # a name, or an address behind NAT, cannot be bound
-        if config.address in mine:
-            return _at(config.address)
-        return ListenAddress(bind_url="tls+tcp://0.0.0.0:0", advertise_host=config.address)
+        return listen_address(config.address, interfaces)
     server = environ.get("KUBERNETES_SERVICE_HOST")
     if not server:
-        return ListenAddress(bind_url="tls+tcp://127.0.0.1:0", routed=True)
+        return tls("127.0.0.1", routed=True)
     found = source(server, int(environ.get("KUBERNETES_SERVICE_PORT") or 443))
     if found is not None and not ipaddress.ip_address(found).is_loopback:
-        return _at(found)
-    outward = [one.address for one in interfaces if one.is_up and not _is_inward(one)]
-    if outward:
-        return _at(outward[0])
+        return tls(found)
+    reachable = outward(interfaces)
+    if reachable:
+        return tls(reachable[0])
     msg = (
         "this pod has no address that other pods reach "
         f"({', '.join(sorted(mine)) or 'it has none'}); set FIBER_K8S_ADDRESS to one"
     )
     raise BackendError(msg)
-
-
-def _at(address: str) -> ListenAddress:
-    host = f"[{address}]" if ":" in address else address
-    return ListenAddress(bind_url=f"tls+tcp://{host}:0")
-
-
-def _is_inward(interface: Interface) -> bool:
-    address = ipaddress.ip_address(interface.address.partition("%")[0])
-    return interface.is_loopback or address.is_loopback or address.is_link_local

@@ -123,7 +123,7 @@ class K8sBackend(Backend):
             for job in unsure:
                 pod = listed.get(job.id)
                 if pod is not None:
-                    found[job.id] = self._settled(job, status_of(pod))
+                    found[job.id] = self._feed.end(job.id) or status_of(pod)
                 elif found[job.id] is None:
                     msg = f"there is no job {job.id} ({job.name}) in namespace {self._client.namespace}"  # fmt: skip
                     raise UnknownJobError(msg)
@@ -164,7 +164,7 @@ class K8sBackend(Backend):
             job.id,
             tail=tail,
             to_the_end=follow,
-            has_ended=lambda: self._has_ended(job),
+            has_ended=lambda: self._feed.end(job.id) is not None,
         )
         lines = self._read(job, begin) if follow else begin()
         try:
@@ -381,7 +381,7 @@ class K8sBackend(Backend):
             return watch
 
     def _end(self, job: Job, grace: int, *, kill: bool) -> None:
-        if self._has_ended(job) or self._submitter.cancel_creation(job.id):
+        if self._feed.end(job.id) or self._submitter.cancel_creation(job.id):
             return
         was_requested = self._lifecycle.request_end(job.id, kill=kill)
         spec = self._submitter.spec(job.id)
@@ -421,21 +421,11 @@ class K8sBackend(Backend):
         known = self._feed.status(job.id)
         if error.status == 400 or (error.status == 404 and known is not None):
             # it never ran, or is gone and its last lines are in its status
-            words = [] if known is None else [l for p in known.processes for l in p.log_tail]  # noqa: E741
-            return words if tail is None else words[max(0, len(words) - tail) :]
+            return self._feed.last_lines(job.id, tail)
         if error.status == 404:
             msg = f"there is no job {job.id} in namespace {self._client.namespace}"
             raise UnknownJobError(msg) from error
         raise error
-
-    def _settled(self, job: Job, status: JobStatus) -> JobStatus:
-        """Return a status that was read, unless a final one was published meanwhile."""
-        known = self._feed.status(job.id)
-        return known if known is not None and known.state.is_terminal else status
-
-    def _has_ended(self, job: Job) -> bool:
-        known = self._feed.status(job.id)
-        return known is not None and known.state.is_terminal
 
     def _is_unplaced(self, job: Job) -> bool:
         known = self._feed.status(job.id)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from fiber.backend_parts.archive import name_of, unpack
+from fiber.backend_parts.archive import name_of, parse_place, unpack
 from fiber.exceptions import BackendError
 from fiber.model import JobSpec, Volume
 from fiber_k8s.client import ApiError, Client
@@ -23,7 +23,7 @@ from fiber_k8s.pod_exec import execute
 if TYPE_CHECKING:
     from fiber_k8s.backend import K8sBackend
 
-__all__ = ["Place", "copy", "parse_place"]
+__all__ = ["copy"]
 
 #: mount path of a claim
 _MOUNT = "/volume"
@@ -53,27 +53,6 @@ if not os.path.lexists(path):
 with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
     archive.add(path, arcname=sys.argv[2])
 """
-
-
-class Place:
-    """A path on a claim or in a pod.
-
-    Args:
-        name: of the claim or the pod.
-        path: on it.
-    """
-
-    def __init__(self, name: str, path: str) -> None:
-        self.name = name
-        self.path = path
-
-
-def parse_place(word: str) -> Place | None:
-    """Parse ``NAME:PATH``; None for a path of this host."""
-    name, colon, path = word.partition(":")
-    if not colon or "/" in name or name in ("", ".", ".."):
-        return None
-    return Place(name, path)
 
 
 def copy(
@@ -110,29 +89,30 @@ def copy(
 
 @contextlib.contextmanager
 def _pod(
-    backend: K8sBackend, client: Client, python: str, image: str | None, place: Place
+    backend: K8sBackend, client: Client, python: str, image: str | None, place: tuple[str, str]
 ) -> Iterator[tuple[str, str]]:
     """Yield the name of a running pod with the place, and the path in it."""
+    name, path = place
     try:
-        client.pod(place.name)
+        client.pod(name)
     except ApiError as error:
         if error.status != 404:
             raise
     else:
-        yield place.name, place.path
+        yield name, path
         return
     spec = JobSpec(
         run_id=secrets.token_hex(4),
-        name=f"copy-{place.name}",
+        name=f"copy-{name}",
         argv=(python, "-c", _WAIT),
         image=image,
-        volumes=(Volume(source=place.name, path=_MOUNT),),
+        volumes=(Volume(source=name, path=_MOUNT),),
     )
     try:
         job = backend.submit(spec)
         backend.await_start(job)
-        inside = PurePosixPath(_MOUNT, place.path.lstrip("/"))
-        yield job.id, f"{inside}/" if place.path.endswith("/") else str(inside)
+        inside = PurePosixPath(_MOUNT, path.lstrip("/"))
+        yield job.id, f"{inside}/" if path.endswith("/") else str(inside)
     finally:
         backend.cleanup(spec.run_id)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import attrs
 
-from fiber.backend_parts.feed import Feed
+from fiber.backend_parts.feed import Feed, with_log_tail
 from fiber.exceptions import FiberError
 from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
 from fiber_k8s.capacity import ClusterCapacity
@@ -39,7 +39,6 @@ from fiber_k8s.status import (
     lost_status,
     pending_cause,
     status_of,
-    with_log_tail,
 )
 from fiber_k8s.submission import JobSubmitter
 from fiber_k8s.timers import Timers

@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 
 from fiber.backend_parts.first import last_word
-from fiber.model import Job, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
+from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
 from fiber_k8s.manifest import CONTAINER
 from fiber_k8s.names import PREFIX
 
@@ -35,7 +35,6 @@ __all__ = [
     "parse_time",
     "pending_cause",
     "status_of",
-    "with_log_tail",
 ]
 
 _START_FAILED = 127
@@ -230,21 +229,6 @@ def deleted_status(pod: Mapping[str, Any]) -> JobStatus:
     else:
         kind, words = ReasonKind.UNKNOWN, "its pod was deleted before it ran"
     return _failed(kind, words, _KILLED, status.host)
-
-
-def with_log_tail(status: JobStatus, lines: tuple[str, ...]) -> JobStatus:
-    """Return a terminal status with the last lines of the job's log."""
-    if not lines:
-        return status
-    process = ProcessStatus(
-        index=0,
-        state=status.state,
-        reason=status.reason,
-        exit_code=status.exit_code,
-        message=status.message,
-        log_tail=lines,
-    )
-    return attrs.evolve(status, processes=(process,))
 
 
 def as_killed(status: JobStatus) -> JobStatus:

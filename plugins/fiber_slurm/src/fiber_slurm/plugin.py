@@ -55,9 +55,9 @@ def fiber_listen_address(
     """This host's first address, or the one that is set, behind mutual TLS."""
     if backend != NAME:
         return None
-    from fiber.backend_parts.batch.address import listen_address
+    from fiber.backend_parts.address import listen_address, tls
 
     config = peers.config if isinstance(peers.config, SlurmConfig) else SlurmConfig()
     if config.reach == "streams":
-        return ListenAddress(bind_url="tls+tcp://127.0.0.1:0", routed=True)
+        return tls("127.0.0.1", routed=True)
     return listen_address(config.address, interfaces)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Sequence
 
+from fiber.backend_parts import address
 from fiber.model import Interface, ListenAddress, Peers
 from fiber_ssh.config import SshConfig
 
@@ -28,32 +28,7 @@ def listen_address(peers: Peers, interfaces: Sequence[Interface]) -> ListenAddre
     # config.reach is the master's: a job's process goes by the variable alone
     routed = config.reach != "direct"
     chosen = assigned or config.address
-    advertised = chosen or _first(interfaces)
-    if advertised in (None, UNREACHABLE) or (assigned is None and config.reach == "reversed"):
-        return ListenAddress(bind_url=f"tls+tcp://{UNREACHABLE}:0", routed=routed)
-    assert advertised is not None
-    if chosen in {one.address for one in interfaces if one.is_up}:
-        host = f"[{advertised}]" if _is_ipv6(advertised) else advertised
-        return ListenAddress(bind_url=f"tls+tcp://{host}:0", routed=routed)
-    # a name, or an address that is translated on the way, cannot be bound; and each host dials a
-    # program at the address that it sees it under, where none was chosen
-    every = "[::]" if _is_ipv6(advertised) else "0.0.0.0"  # noqa: S104 - behind mutual TLS
-    return ListenAddress(bind_url=f"tls+tcp://{every}:0", advertise_host=advertised, routed=routed)
-
-
-def _first(interfaces: Sequence[Interface]) -> str | None:
-    up = [one for one in interfaces if one.is_up and not one.is_loopback]
-    usable = [one.address for one in up if not _is_link_local(one.address)]
-    return next(iter(sorted(usable, key=_is_ipv6)), None)
-
-
-def _is_ipv6(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).version == 6
-    except ValueError:
-        # a name
-        return False
-
-
-def _is_link_local(address: str) -> bool:
-    return ipaddress.ip_address(address.partition("%")[0]).is_link_local
+    if chosen == UNREACHABLE or (assigned is None and config.reach == "reversed"):
+        return address.tls(UNREACHABLE, routed=routed)
+    # each host dials a program at the address that it sees it under, where none was chosen
+    return address.listen_address(chosen, interfaces, routed=routed, everywhere=True)

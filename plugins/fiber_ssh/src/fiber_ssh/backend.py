@@ -258,8 +258,7 @@ class SshBackend(Backend):
 
     def _request_end(self, job: Job, op: str, **fields: object) -> None:
         submission = self._scheduler.submission(job.id)
-        status = self._scheduler.feed.status(job.id)
-        if status is not None and status.state.is_terminal:
+        if self._scheduler.feed.end(job.id):
             return
         if submission is not None:
             self._scheduler.request_end(submission, op, **fields)

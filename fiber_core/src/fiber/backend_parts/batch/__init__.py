@@ -16,7 +16,6 @@ signalled and asked for, in the system's own words.
 * ``streams``: :class:`~.streams.Streams`, for jobs that cannot dial their program.
 * ``status``: what a job's row, marks and orders come to; pure.
 * ``guard``: process that outlives a program that is killed, and empties the queue.
-* ``address``: where a program listens whose jobs dial it from nodes; pure.
 
 Invariants:
 

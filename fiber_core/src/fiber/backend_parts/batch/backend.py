@@ -168,7 +168,7 @@ class BatchBackend(Backend):
 
     def status(self, jobs: Sequence[Job]) -> Sequence[JobStatus]:
         """The present status of jobs, also of those that other programs submitted."""
-        if any(not self._has_ended(job) for job in jobs):
+        if any(self._feed.end(job.id) is None for job in jobs):
             self._refresh()
         return [self._status(job) for job in jobs]
 
@@ -186,7 +186,7 @@ class BatchBackend(Backend):
         folder, key = self._place(job)
 
         def is_over() -> bool:
-            return self._has_ended(job) or self._status(job).state.is_terminal
+            return bool(self._feed.end(job.id)) or self._status(job).state.is_terminal
 
         return read_log(
             folder.log(key),
@@ -462,10 +462,6 @@ class BatchBackend(Backend):
             raise UnknownJobError(msg)
         return folder, key
 
-    def _has_ended(self, job: Job) -> bool:
-        status = self._feed.status(job.id)
-        return status is not None and status.state.is_terminal
-
     def _status(self, job: Job) -> JobStatus:
         status = self._feed.status(job.id)
         if status is not None and (status.state.is_terminal or job.id in self._tracked):
@@ -617,7 +613,7 @@ class BatchBackend(Backend):
     # -- ends ---------------------------------------------------------------------------------
 
     def _tell(self, job: Job, signum: int, grace: float) -> None:
-        if self._has_ended(job):
+        if self._feed.end(job.id):
             return
         with self._lock:
             one = self._tracked.get(job.id)
