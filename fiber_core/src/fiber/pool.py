@@ -1,4 +1,8 @@
-"""``Pool``: the interface of ``multiprocessing.pool.Pool`` over groups of workers on any backend."""
+"""``Pool``: the interface of ``multiprocessing.pool.Pool`` over groups of workers on any backend.
+
+A program's first pool waits for its supervisor, and that for what is imported before it is started:
+so this module imports little, and the rest while the supervisor gets ready.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +14,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast, overload
 
-from fiber._runtime.start import ready_runtime
-from fiber._tasks.protocol import Mode
-from fiber._workers.options import PoolOptions, resolve_chunksize
-from fiber.results import (
-    AsyncResult,
-    IMapIterator,
-    IMapUnorderedIterator,
-    MapResult,
-    Stream,
-    UnorderedStream,
-)
+from fiber._runtime.start import supervisor_ahead, warm_runtime
 
 if TYPE_CHECKING:
     from fiber._tasks.call import Call
+    from fiber._tasks.protocol import Mode
     from fiber._watch.progress import Watch
     from fiber._workers.group import WorkerGroup
     from fiber.process import Process
+    from fiber.results import AsyncResult, IMapIterator, IMapUnorderedIterator, MapResult, Stream
     from fiber.watching import Progress
+
+    ApplyResult = AsyncResult
 
 __all__ = [
     "ApplyResult",
@@ -55,7 +53,14 @@ if TYPE_CHECKING:
 
     Ts = TypeVarTuple("Ts")
 RUN, CLOSE, TERMINATE = "RUN", "CLOSE", "TERMINATE"
-ApplyResult = AsyncResult
+#: names of :mod:`fiber.results` that this module has, too
+_RESULTS = {
+    "ApplyResult": "AsyncResult",
+    "AsyncResult": "AsyncResult",
+    "IMapIterator": "IMapIterator",
+    "IMapUnorderedIterator": "IMapUnorderedIterator",
+    "MapResult": "MapResult",
+}
 
 
 class _settable(Generic[T]):  # noqa: N801 - a decorator, as property is
@@ -74,7 +79,12 @@ class _settable(Generic[T]):  # noqa: N801 - a decorator, as property is
 
 
 def __getattr__(name: str) -> Any:
-    # the stdlib's own; imported when used, since the import takes time
+    # imported when used, since the import takes time
+    if name in _RESULTS:
+        from fiber import results
+
+        return getattr(results, _RESULTS[name])
+    # the stdlib's own
     if name in {"MaybeEncodingError", "RemoteTraceback", "ThreadPool"}:
         from multiprocessing import pool
 
@@ -138,20 +148,22 @@ class Pool:
     ) -> None:
         # first, so that __del__ of a pool that was never made finds it
         self._state = TERMINATE
-        options = PoolOptions(
-            size=processes,
-            initializer=initializer,
-            initargs=initargs,
-            maxtasksperchild=maxtasksperchild,
-            error_handling=error_handling,
-            min_size=min,
-            max_size=max,
-            per_job=processes_per_job,
-            max_attempts=max_attempts,
-            keep_failed=keep_failed,
-        )
-        # first, so that the supervisor starts while the rest is imported
-        ready_runtime(options.validate)
+        with supervisor_ahead():
+            from fiber._workers.options import PoolOptions
+
+            options = PoolOptions(
+                size=processes,
+                initializer=initializer,
+                initargs=initargs,
+                maxtasksperchild=maxtasksperchild,
+                error_handling=error_handling,
+                min_size=min,
+                max_size=max,
+                per_job=processes_per_job,
+                max_attempts=max_attempts,
+                keep_failed=keep_failed,
+            )
+            warm_runtime(options.validate)
         from fiber._workers.group import WorkerGroups
         from fiber._workers.open_calls import OpenCalls, TaskCall, task_of
 
@@ -255,6 +267,8 @@ class Pool:
         error_callback: Callable[[BaseException], Any] | None = None,
     ) -> AsyncResult[T]:
         """As :meth:`apply`, without waiting; a callback runs on a thread of the pool before it is ready."""
+        from fiber.results import AsyncResult
+
         result: AsyncResult[T] = AsyncResult(self._callbacks, callback, error_callback, self)
         mode, item = self._task_of(tuple(args), dict(kwds or {}))
         self._groups.check()
@@ -291,6 +305,8 @@ class Pool:
             KeyboardInterrupt: this was interrupted. Its tasks are ended, workers that go on with one
                 are replaced, and the pool can be used again.
         """
+        from fiber._tasks.protocol import Mode
+
         return self._map_and_wait(func, Mode.MAP, iterable, chunksize, progress)
 
     def map_async(
@@ -304,6 +320,8 @@ class Pool:
         progress: bool | Callable[[Progress], object] = False,
     ) -> MapResult[T]:
         """As :meth:`map`, without waiting."""
+        from fiber._tasks.protocol import Mode
+
         mode = Mode.MAP
         return self._map(func, mode, iterable, chunksize, callback, error_callback, progress).result
 
@@ -316,6 +334,8 @@ class Pool:
         progress: bool | Callable[[Progress], object] = False,
     ) -> list[T]:
         """As :meth:`map`, each item unpacked into arguments."""
+        from fiber._tasks.protocol import Mode
+
         return self._map_and_wait(func, Mode.STARMAP, iterable, chunksize, progress)
 
     def starmap_async(
@@ -329,6 +349,8 @@ class Pool:
         progress: bool | Callable[[Progress], object] = False,
     ) -> MapResult[T]:
         """As :meth:`starmap`, without waiting."""
+        from fiber._tasks.protocol import Mode
+
         mode = Mode.STARMAP
         return self._map(func, mode, iterable, chunksize, callback, error_callback, progress).result
 
@@ -345,6 +367,8 @@ class Pool:
         The iterable is drawn a bounded window ahead of what was taken, so it may be endless;
         :meth:`join` has the rest of it drawn and run, whether results are taken or not.
         """
+        from fiber.results import IMapIterator, Stream
+
         return IMapIterator(self._imap(func, iterable, chunksize, Stream(), progress), self)
 
     def imap_unordered(
@@ -356,6 +380,8 @@ class Pool:
         progress: bool | Callable[[Progress], object] = False,
     ) -> IMapUnorderedIterator[T]:
         """As :meth:`imap`, with results in the order in which they come."""
+        from fiber.results import IMapUnorderedIterator, UnorderedStream
+
         stream = self._imap(func, iterable, chunksize, UnorderedStream(), progress)
         return IMapUnorderedIterator(stream, self)
 
@@ -434,6 +460,9 @@ class Pool:
         error_callback: Any,
         progress: bool | Callable[[Progress], object],
     ) -> _Map:
+        from fiber._workers.options import resolve_chunksize
+        from fiber.results import MapResult
+
         chunk = resolve_chunksize(chunksize)
         self._check_running()
         items = list(iterable)
@@ -478,6 +507,9 @@ class Pool:
         stream: Stream,
         progress: bool | Callable[[Progress], object],
     ) -> Stream:
+        from fiber._tasks.protocol import Mode
+        from fiber._workers.options import resolve_chunksize
+
         chunk = resolve_chunksize(chunksize)
         if progress is False:
             group, call = self._groups.add(func, Mode.MAP, stream, None, chunk)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from fiber import hints
 from fiber._base import start_methods
+from fiber._base.log import lazy_logger
 from fiber._launch.child import Child, log_end
 from fiber._launch.preparation import ignores_interrupts
 from fiber._runtime import runtime
@@ -28,7 +28,7 @@ from fiber._runtime.start import flush_standard_streams
 from fiber.exceptions import FiberError, StartError
 from fiber.model import ProcessStatus, ResourceRequest
 
-log = logging.getLogger("fiber")
+log = lazy_logger()
 
 # children are kept in its set, which the stdlib's functions and exit handler use
 _stdlib: Any = _process

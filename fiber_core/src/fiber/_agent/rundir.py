@@ -11,7 +11,6 @@ import json
 import os
 import stat
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -44,7 +43,7 @@ def run_root() -> Path:
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     own = Path(runtime) / "fiber" if runtime and os.access(runtime, os.W_OK) else None
-    root = own or Path(tempfile.gettempdir()) / f"fiber-{os.getuid()}"
+    root = own or _temporary()
     if len(os.fsencode(root)) > _MAX_ROOT:
         root = Path("/tmp") / f"fiber-{os.getuid()}"  # noqa: S108 - owner and mode are checked below
     try:
@@ -55,11 +54,20 @@ def run_root() -> Path:
     return _checked(root)
 
 
+def _temporary() -> Path:
+    # imported here, as below: no worker needs it
+    import tempfile
+
+    return Path(tempfile.gettempdir()) / f"fiber-{os.getuid()}"
+
+
 def _other_root(taken: Path) -> Path:
     """Return the folder in place of one that another user took; the given one where none can be.
 
     A file in the home folder names it, so that all commands on this host use the same one.
     """
+    import tempfile
+
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fiber"
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -185,6 +193,8 @@ def make_folder(run: Path | None, prefix: str) -> Path:
             in the temporary folder.
         prefix: of its name.
     """
+    import tempfile
+
     fits = run is not None and run.is_dir() and len(os.fsencode(run)) <= _ROOMY
     return Path(tempfile.mkdtemp(prefix=prefix, dir=run if fits else None))
 

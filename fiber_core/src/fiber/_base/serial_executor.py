@@ -8,13 +8,14 @@ one will run; users' callbacks run there, and what must not delay its caller.
 from __future__ import annotations
 
 import functools
-import logging
 import queue
 import threading
 from collections.abc import Callable
 from typing import Any
 
-log = logging.getLogger("fiber")
+from fiber._base.log import lazy_logger
+
+log = lazy_logger()
 
 
 class SerialExecutor:

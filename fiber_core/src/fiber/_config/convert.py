@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import enum
-import logging
 import math
 import re
 import sys
@@ -19,6 +18,7 @@ from typing import Any, Literal, Union
 
 from fiber._base import light_values
 from fiber._base.known_backends import known_backends
+from fiber._base.log import lazy_logger
 from fiber._config.sources import DEFAULT_SECTION, FileSettings, Origin, OriginKind, RawValue
 from fiber.exceptions import ConfigError
 from fiber.model import BackendInfo
@@ -324,7 +324,7 @@ INTERNAL_VARIABLES = frozenset(
 )
 
 _VARIABLE = "FIBER_"
-_log = logging.getLogger("fiber.config")
+_log = lazy_logger("fiber.config")
 
 
 def key_prefix(backend: str) -> str:

@@ -6,7 +6,6 @@ Apart from :mod:`~fiber._config.convert`, so that parsing of files stands by its
 from __future__ import annotations
 
 import enum
-import logging
 import os
 import re
 import stat
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fiber._base import values
+from fiber._base.log import lazy_logger
 from fiber.exceptions import ConfigError
 
 __all__ = ["FILE_NAME", "FileSettings", "Origin", "OriginKind", "RawValue", "read_file"]
@@ -26,7 +26,7 @@ FILE_NAME = ".fiberconfig"
 DEFAULT_SECTION = "default"
 
 _PYPROJECT = "pyproject.toml"
-_log = logging.getLogger("fiber.config")
+_log = lazy_logger("fiber.config")
 
 
 class OriginKind(enum.Enum):

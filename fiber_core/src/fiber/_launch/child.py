@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import signal
 import threading
@@ -13,6 +12,7 @@ from multiprocessing import util
 from typing import TYPE_CHECKING, Any
 
 from fiber._base.finalizing import unless_finalizing
+from fiber._base.log import lazy_logger
 from fiber._base.waits import turn
 from fiber._launch import status_merge
 from fiber.exceptions import FiberError, StartError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fiber._launch.launcher import Launcher
     from fiber._wire.endpoint import Peer
 
-log = logging.getLogger("fiber")
+log = lazy_logger()
 
 _START_FAILURES = frozenset({ReasonKind.IMAGE, ReasonKind.UNSCHEDULABLE, ReasonKind.START})
 #: ends by the platform's will that nobody else tells; a lost host has a line of its own

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copyreg
 import json
-import logging
 import os
-import secrets
 import signal
 import threading
 import time
@@ -19,6 +17,7 @@ from fiber._agent import instructions as job_instructions
 from fiber._agent import rundir
 from fiber._agent.lease import LeaseTable
 from fiber._agent.supervisor import preload
+from fiber._base.log import lazy_logger
 from fiber._launch import module_server, status_merge
 from fiber._launch.child import ORPHANED, Child
 from fiber._launch.environ import job_environment
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from fiber._wire.reactor import Timer
     from fiber.model import Job
 
-log = logging.getLogger("fiber")
+log = lazy_logger()
 
 #: reasons of ends by which a host is taken for lost
 _LOST = frozenset({ReasonKind.LEASE, ReasonKind.NODE_LOST})
@@ -85,7 +84,6 @@ class Launcher:
         self._program = Program()
         self._monitor = _monitor(runtime, self)
         runtime.endpoint.serve(0, self)
-        _refuse_stdlib_connections()
 
     def launch(
         self,
@@ -218,7 +216,7 @@ class Launcher:
         foreground: bool = False,
     ) -> tuple[Child, JobSpec]:
         """Make the child and the spec of a job that is about to be submitted."""
-        ident = secrets.token_hex(4)
+        ident = os.urandom(4).hex()
         child = Child(
             ident,
             process.name,
@@ -649,7 +647,7 @@ def _monitor(runtime: LaunchContext, launcher: Launcher) -> RemoteJobMonitor | N
     return RemoteJobMonitor(runtime, launcher.on_report)
 
 
-def _refuse_stdlib_connections() -> None:
+def _refuse_stdlib_connections() -> bool:
     """Refuse to pickle the stdlib's connections, which would send a bare descriptor number."""
     from multiprocessing.connection import Connection
 
@@ -661,6 +659,10 @@ def _refuse_stdlib_connections() -> None:
         raise TypeError(msg)
 
     copyreg.pickle(Connection, refuse)
+    return True
+
+
+codec.register_when_imported("multiprocessing.connection", _refuse_stdlib_connections)
 
 
 def _interpreter_flags() -> list[str]:

@@ -12,7 +12,6 @@ import importlib.util
 import json
 import os
 import sys
-import sysconfig
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -30,6 +29,9 @@ def own_names() -> frozenset[str]:
     now = len(sys.modules), next(reversed(sys.modules))
     if now != _seen:
         _seen = now
+        # imported here, since no child of a child needs it
+        import sysconfig
+
         installed = tuple({f"{path}{os.sep}" for path in sysconfig.get_paths().values()})
         _names = frozenset(
             name.partition(".")[0]

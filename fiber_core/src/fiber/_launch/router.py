@@ -9,13 +9,13 @@ URL for the tunnel is a *route*. Where a process listens is decided by the hook
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import socket
 import threading
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from fiber._base.log import lazy_logger
 from fiber._tunnel import routes
 from fiber.exceptions import TransportError
 from fiber.model import Interface, JobState, ListenAddress, Peers, ReachKind
@@ -52,7 +52,7 @@ def choose_address(runtime: LaunchContext) -> ListenAddress:
     return address
 
 
-log = logging.getLogger("fiber")
+log = lazy_logger()
 
 
 class Router:

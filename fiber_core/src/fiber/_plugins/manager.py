@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import logging
 import re
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -21,6 +20,7 @@ from fiber._base import entry_points as distributions
 from fiber._base import light_values, values
 from fiber._base.entry_points import EntryPoint
 from fiber._base.known_backends import known_backends
+from fiber._base.log import lazy_logger
 from fiber.abc import ResourceProvider
 from fiber.exceptions import (
     BackendError,
@@ -256,7 +256,7 @@ _BUILT_IN = (
     "fiber._ring.plugin",
 )
 
-_log = logging.getLogger("fiber.plugins")
+_log = lazy_logger("fiber.plugins")
 
 
 def load_plugins(

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import os
-import secrets
 import signal
 import sys
 import threading
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fiber._base.entry_points import load_object
+from fiber._base.log import lazy_logger
 from fiber._config.convert import is_true
 from fiber._launch.router import Router
 from fiber._plugins.backend_choice import (
@@ -47,11 +46,15 @@ if TYPE_CHECKING:
     from fiber._wire.reactor import Reactor
     from fiber.model import BackendInfo, Job
 
-log = logging.getLogger("fiber")
+log = lazy_logger()
 
 
 def configure_logging(config: Config) -> None:
     """Set up the logger ``fiber`` by ``debug``, ``log_level`` and ``log_file``, if set."""
+    if not config.debug and not config.is_set("log_level") and config.log_file is None:
+        return
+    import logging
+
     level = logging.DEBUG if config.debug else config.log_level.upper()
     if config.debug or config.is_set("log_level"):
         log.setLevel(level)
@@ -231,7 +234,7 @@ class Runtime:
         runtime = cls(
             credentials=Credentials.new(),
             config=config,
-            ident=secrets.token_hex(4),
+            ident=os.urandom(4).hex(),
             directory=None,
             plugins=plugins,
             info=info,

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import logging
 import os
 import signal
 from pathlib import Path
 
 from fiber._agent.rundir import STACKS
+from fiber._base.log import lazy_logger
 
-log = logging.getLogger("fiber")
+log = lazy_logger()
 
 #: a real-time signal; where there is none (macOS), the one that is ignored by default
 SIGNAL: int = (

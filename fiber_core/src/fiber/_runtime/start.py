@@ -12,22 +12,31 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fiber._runtime import runtime
 
-__all__ = ["flush_standard_streams", "ready_runtime"]
+__all__ = ["flush_standard_streams", "ready_runtime", "supervisor_ahead", "warm_runtime"]
 
 
-def ready_runtime(check: Callable[[runtime.Runtime], object]) -> runtime.Runtime:
-    """This process's runtime, with its backend warmed up.
+@contextlib.contextmanager
+def supervisor_ahead() -> Iterator[None]:
+    """Have a supervisor started before a ``with`` block that imports, and makes a runtime ready.
 
     Jobs on this host are forked by a supervisor that takes about as long to get ready as this
-    process takes to import the rest and to read the settings. So both are done at the same time,
-    unless it is known already that jobs run on another backend.
-
-    Args:
-        check: raises if the caller's options are wrong; nothing is left running then.
-
-    Raises:
-        Exception: as :func:`fiber._runtime.runtime.current`, the backend or ``check``.
+    process takes to import what starts them and to read the settings. So both are done at the same
+    time, unless it is known already that jobs run on another backend, or there is a supervisor.
     """
+    if not _needs_supervisor():
+        yield
+        return
+    from fiber._agent.supervisor.start import discard_prestarted, prestart
+
+    prestart()
+    try:
+        yield
+    finally:
+        # the backend has taken it, or has no use for it
+        discard_prestarted()
+
+
+def _needs_supervisor() -> bool:
     # a program that has imported it may have used it, or called fiber.init()
     if "fiber._runtime.runtime" in sys.modules:
         from fiber._runtime import runtime
@@ -36,27 +45,25 @@ def ready_runtime(check: Callable[[runtime.Runtime], object]) -> runtime.Runtime
         # a process that may not use fiber starts nothing
         fork.check()
         if runtime.started() is not None or runtime.argument("backend"):
-            return _ready(check)
-    if os.environ.get("FIBER_BACKEND"):
-        return _ready(check)
-    from fiber._agent.supervisor.start import discard_prestarted, prestart
-
-    prestart()
-    try:
-        return _ready(check)
-    finally:
-        # the backend has taken it, or has no use for it
-        discard_prestarted()
+            return False
+    return not os.environ.get("FIBER_BACKEND")
 
 
-def flush_standard_streams() -> None:
-    """Flush stdout and stderr, so that buffered text comes before the output of a new child."""
-    from multiprocessing import util
+def ready_runtime(check: Callable[[runtime.Runtime], object]) -> runtime.Runtime:
+    """This process's runtime, with its backend warmed up; see :func:`supervisor_ahead`.
 
-    vars(util)["_flush_std_streams"]()
+    Args:
+        check: raises if the caller's options are wrong; nothing is left running then.
+
+    Raises:
+        Exception: as :func:`fiber._runtime.runtime.current`, the backend or ``check``.
+    """
+    with supervisor_ahead():
+        return warm_runtime(check)
 
 
-def _ready(check: Callable[[runtime.Runtime], object]) -> runtime.Runtime:
+def warm_runtime(check: Callable[[runtime.Runtime], object]) -> runtime.Runtime:
+    """As :func:`ready_runtime`, within a block of :func:`supervisor_ahead`."""
     with _gc_paused():
         from fiber._runtime import runtime
 
@@ -65,6 +72,13 @@ def _ready(check: Callable[[runtime.Runtime], object]) -> runtime.Runtime:
             check(current)
             current.backend.warm_up()
     return current
+
+
+def flush_standard_streams() -> None:
+    """Flush stdout and stderr, so that buffered text comes before the output of a new child."""
+    from multiprocessing import util
+
+    vars(util)["_flush_std_streams"]()
 
 
 @contextlib.contextmanager

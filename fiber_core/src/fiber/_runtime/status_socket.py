@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import socket
 import threading
@@ -16,11 +15,21 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fiber._base.entry_points import load_object
+from fiber._base.log import lazy_logger
 from fiber._wire import fork
 from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
     from fiber._runtime.runtime import Runtime
+
+log = lazy_logger()
+
+#: name of the socket in the folder of the run, which is this user's alone
+NAME = "status.sock"
+#: longest request
+_MAX_REQUEST = 4096
+#: most connections at a time
+_MOST = 16
 
 
 class Answers(Protocol):
@@ -35,16 +44,6 @@ class Answers(Protocol):
 
     def close(self) -> None:
         """Have nothing done for this connection any more."""
-
-
-log = logging.getLogger("fiber")
-
-#: name of the socket in the folder of the run, which is this user's alone
-NAME = "status.sock"
-#: longest request
-_MAX_REQUEST = 4096
-#: most connections at a time
-_MOST = 16
 
 
 class StatusSocket:

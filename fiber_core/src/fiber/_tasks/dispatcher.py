@@ -11,7 +11,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import CancelledError
 from typing import Any, NamedTuple, Protocol
 
 from fiber._tasks import protocol
@@ -28,6 +27,13 @@ from fiber._wire.frames import Kind, Message
 from fiber._wire.reactor import Reactor, Timer
 from fiber.exceptions import WireError
 from fiber.model.job import Attempt
+
+
+def _cancelled() -> BaseException:
+    # imported when used, since the import takes time
+    from concurrent.futures import CancelledError
+
+    return CancelledError()
 
 
 class DeadlineTimer:
@@ -409,7 +415,7 @@ class Dispatcher:
         """End a call with ``CancelledError``; outcomes of what runs of it are dropped."""
         with self.lock:
             if call.number in self._calls:
-                self._drop(call, CancelledError())
+                self._drop(call, _cancelled())
                 self._drained.notify_all()
 
     def holders(self, call: Call) -> tuple[list[str], list[str]]:
@@ -698,7 +704,7 @@ class Dispatcher:
 
     def _withdrawn(self, step: events.Withdraw) -> None:
         call = self._calls[step.call]
-        call.sink.fail(step.start, step.stop, CancelledError())
+        call.sink.fail(step.start, step.stop, _cancelled())
         call.forget(step.start, step.stop)
 
     def _requeued(self, step: events.Requeue) -> None:

@@ -23,10 +23,8 @@ import io
 import itertools
 import os
 import pickle
-import secrets
 import sys
 import threading
-import traceback
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -42,7 +40,7 @@ _Reducer: TypeAlias = Callable[[Any], Any]
 
 _LOCKS = {type(threading.Lock()): threading.Lock, type(threading.RLock()): threading.RLock}
 
-_token = secrets.token_hex(8)
+_token = os.urandom(8).hex()
 _numbers = itertools.count(1)
 _sent: dict[tuple[str, str], tuple[object, int]] = {}
 _received: dict[tuple[tuple[str, int], str, str], int] = {}
@@ -469,6 +467,8 @@ def with_traceback(error: BaseException) -> Any:
     if trace is None and type(error.__cause__).__name__ == "RemoteTraceback":
         # it came as it is, and was raised again by Fiber alone
         return _PickledError(_pickled_error(error), str(error.__cause__))
+    import traceback
+
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     return _PickledError(_pickled_error(error), f'\n"""\n{text}"""')
 

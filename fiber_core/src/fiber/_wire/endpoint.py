@@ -7,12 +7,12 @@ with its handshake, the assembly of its messages and its send window.
 from __future__ import annotations
 
 import functools
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from fiber._base.log import lazy_logger
 from fiber._wire import descriptors, fork, frames
 from fiber._wire.frames import Kind, Message
 from fiber._wire.handshake import Hello, ListenerHandshake
@@ -187,7 +187,7 @@ class Peer:
             self._deadline.cancel()
 
 
-log = logging.getLogger("fiber")
+log = lazy_logger()
 
 #: distinct rejections that are logged as warnings; later ones only at debug level
 _MAX_WARNINGS = 32

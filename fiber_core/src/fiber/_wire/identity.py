@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import hmac
-import secrets
+import os
 from typing import Any
 
 from fiber._base import values
@@ -35,7 +35,7 @@ class Credentials:
     @classmethod
     def new(cls) -> Credentials:
         """Make the credentials of a new run."""
-        return cls(run_id=secrets.token_hex(4), key=secrets.token_bytes(32))
+        return cls(run_id=os.urandom(4).hex(), key=os.urandom(32))
 
     @classmethod
     def of_authkey(cls, authkey: bytes) -> Credentials:

@@ -9,20 +9,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import logging
 import os
 import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from fiber._base.log import lazy_logger
 from fiber._wire import descriptors, fork, frames
 from fiber._wire.dialer import SCHEME
 from fiber._wire.identity import Credentials
 from fiber._wire.reactor import Reactor
 from fiber.exceptions import TransportError, WireError
 
-log = logging.getLogger("fiber")
+log = lazy_logger()
 
 _CHUNK = 256 * 2**10
 #: backlog of connections; the kernel has a limit of its own

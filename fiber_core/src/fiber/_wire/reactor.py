@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from typing import Any
 
+from fiber._base.log import lazy_logger
 from fiber._base.loop import SharedLoop, Timer
 
 __all__ = ["Reactor", "Timer"]
 
-log = logging.getLogger("fiber")
+log = lazy_logger()
 
 
 class Reactor(SharedLoop):

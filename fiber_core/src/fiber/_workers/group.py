@@ -7,7 +7,6 @@ A pool or an executor owns :class:`WorkerGroups`, which has one :class:`WorkerGr
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fiber import hints
 from fiber._base import values
+from fiber._base.log import lazy_logger
 from fiber._base.serial_executor import CallbackThread
 from fiber._launch.child import Child
 from fiber._runtime.runtime import brief_errors
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fiber._runtime.runtime import Runtime
     from fiber._wire.reactor import Timer
 
-log = logging.getLogger("fiber")
+log = lazy_logger()
 
 
 @values.frozen(kw_only=True)

@@ -5,12 +5,12 @@ Apart from ``group``, so that it runs without a runtime and a dispatcher: it is 
 
 from __future__ import annotations
 
-import logging
 import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
 
+from fiber._base.log import lazy_logger
 from fiber._base.waits import in_turns
 from fiber._launch.child import Child
 from fiber._workers.records import WorkerRecord
@@ -29,7 +29,7 @@ from fiber._workers.state import (
 from fiber.exceptions import BackendUnavailableError, FiberError, StartError
 from fiber.model import JobStatus, Timing
 
-log = logging.getLogger("fiber")
+log = lazy_logger()
 
 
 class WorkerManager:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
+from fiber._base.log import lazy_logger
 from fiber._wire.frames import Buffer
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def sizes(
     return size, low, high
 
 
-log = logging.getLogger("fiber")
+log = lazy_logger()
 
 
 class SealedPayloadStore:

@@ -6,13 +6,13 @@ Apart from ``group``, so that a worker process does not import the owner's side.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from fiber._agent.instructions import DESCRIPTORS_LOST, dial
+from fiber._base.log import lazy_logger
 from fiber._runtime import runtime
 from fiber._tasks.worker import DescriptorsLostError, Worker
 from fiber._wire.link import Link
@@ -20,7 +20,7 @@ from fiber._workers.options import SealedPayloadStore
 from fiber.exceptions import FiberError
 from fiber.process import Process
 
-log = logging.getLogger("fiber")
+log = lazy_logger()
 
 
 class PoolWorker(Process):

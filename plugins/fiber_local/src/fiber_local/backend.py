@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import socket
 import threading
@@ -14,6 +13,7 @@ from fiber._agent.cgroups import cpu_count, memory_total
 from fiber._agent.supervisor.journal import JournaledJob
 from fiber._agent.supervisor.messages import Accepted
 from fiber._base import values
+from fiber._base.log import lazy_logger
 from fiber.abc import Backend
 from fiber.backend_parts.feed import Feed
 from fiber.backend_parts.logfile import read_log
@@ -40,7 +40,7 @@ from fiber_local.timing import LocalTiming
 
 __all__ = ["LocalBackend"]
 
-log = logging.getLogger("fiber")
+log = lazy_logger()
 
 _LOST = Reason(ReasonKind.NODE_LOST)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import signal
 import threading
 import time
@@ -130,6 +129,8 @@ def forget(directory: Path) -> None:
         return
     with contextlib.suppress(FileNotFoundError):
         (directory / JOURNAL).unlink()
+    import shutil
+
     shutil.rmtree(directory / "logs", ignore_errors=True)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from fiber._agent.supervisor.client import (
 )
 from fiber._agent.supervisor.messages import Accepted, SupervisorOptions
 from fiber._agent.supervisor.start import start_supervisor
+from fiber._base.log import lazy_logger
 from fiber.backend_parts.liveness import Owner, owner_of
 from fiber.exceptions import BackendUnavailableError
 from fiber.model import BackendContext, JobSpec, JobStatus, Timing
@@ -28,7 +28,7 @@ from fiber_local.devices import HostDevices
 
 __all__ = ["Supervisors", "mark_detached"]
 
-log = logging.getLogger("fiber")
+log = lazy_logger()
 
 #: supervisors that may be lost during one submission
 _ATTEMPTS = 3

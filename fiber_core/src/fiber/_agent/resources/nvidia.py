@@ -14,7 +14,6 @@ import csv
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -102,6 +101,8 @@ def ask_nvidia_smi(timeout: float = 15.0) -> tuple[Gpu, ...]:
     Raises:
         ResourceError: it failed, took too long or answered nonsense.
     """
+    import shutil
+
     program = shutil.which("nvidia-smi")
     if program is None:
         return ()

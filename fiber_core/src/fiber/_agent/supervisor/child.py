@@ -14,7 +14,6 @@ import resource
 import signal
 import socket
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -203,6 +202,8 @@ def _call(function: Any, plan: ChildPlan) -> int:
     except SystemExit as error:
         code = _exit_code(error.code)
     except BaseException:
+        import traceback
+
         # what lies below the entry function is this module and of no use to a reader
         kind, value, trace = sys.exc_info()
         with contextlib.suppress(Exception):

@@ -7,7 +7,6 @@ that follow it: so this module imports little. Apart from ``client`` for that re
 from __future__ import annotations
 
 import atexit
-import contextlib
 import fcntl
 import os
 import socket
@@ -15,10 +14,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from fiber._agent.supervisor.interrupts import blocked
-from fiber._agent.supervisor.messages import SupervisorOptions, encode
-from fiber.exceptions import BackendUnavailableError
+
+if TYPE_CHECKING:
+    from fiber._agent.supervisor.messages import SupervisorOptions
 
 __all__ = [
     "SupervisorProcess",
@@ -69,6 +70,8 @@ class SupervisorProcess:
                     pass_fds=[descriptor],
                 )
         except OSError as error:
+            from fiber.exceptions import BackendUnavailableError
+
             ours.close()
             msg = f"cannot start the supervisor with {python}: {error.strerror or error}"
             raise BackendUnavailableError(msg) from error
@@ -107,8 +110,14 @@ def prestart() -> None:
     global _prestarted  # noqa: PLW0603 - there is one a process
     with _lock:
         if _prestarted is None:
-            with contextlib.suppress(BackendUnavailableError):
+            try:
                 _prestarted = SupervisorProcess(python(), early=True)
+            except Exception as error:
+                from fiber.exceptions import BackendUnavailableError
+
+                if not isinstance(error, BackendUnavailableError):
+                    raise
+            else:
                 atexit.register(discard_prestarted)
 
 
@@ -181,6 +190,9 @@ def start_supervisor(
     Raises:
         BackendUnavailableError: it cannot be started.
     """
+    from fiber._agent.supervisor.messages import encode
+    from fiber.exceptions import BackendUnavailableError
+
     interpreter = executable or python()
     started = take_prestarted()
     if started is not None and not started.fits(interpreter):
