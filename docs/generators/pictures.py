@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 IMAGES = Path(__file__).parents[1] / "images"
 PROGRAM = Path(__file__).parent / "watched.py"
 #: seconds between two looks at the run, at which look a worker is killed, and which one is drawn
-INTERVAL, KILLED, DRAWN = 0.5, 8, 16
+INTERVAL, KILLED, DRAWN = 0.4, 6, 12
 #: legible on the light and the dark pages of GitHub and of the documentation
 THEME = TerminalTheme(
     (31, 35, 40),
@@ -168,8 +168,8 @@ def watch(program: subprocess.Popen[str]) -> tuple[RenderableType, Progress]:
         for look in range(DRAWN + 1):
             board.look()
             if look == KILLED:
-                busy = [worker["pid"] for _, worker in board.workers() if worker["running"]]
-                os.kill(busy[-1], signal.SIGKILL)
+                busy = [worker for _, worker in board.workers() if worker["running"]]
+                os.kill(min(busy, key=lambda one: one["seconds"])["pid"], signal.SIGKILL)
             due = time.monotonic() + INTERVAL
             for line in lines:
                 now = Progress(**line["progress"])

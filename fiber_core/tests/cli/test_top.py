@@ -81,7 +81,7 @@ def invoke(*words):
 def test_it_shows_how_fast_pools_are_what_waits_why_and_what_failed(board):
     shown = drawn(board)
 
-    assert "fiber top: 1 runs, 2 workers, 25 tasks/s" in shown
+    assert "fiber top: 1 run, 2 workers, 25 tasks/s" in shown
     assert re.search(r"0000000a +pool-1 +2/4 +90 +4 +150 +1 +3 +25/s +█", shown)
     assert "0000000a pool-1: 2 of 4 workers are missing: Insufficient cpu." in shown
     # the words of a job give no orders to the terminal

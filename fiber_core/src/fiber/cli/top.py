@@ -422,7 +422,7 @@ def render(board: Board, view: View, height: int) -> RenderableType:
     pools = list(board.pools())
     rate = sum(sum(board.rates(ident, pool["name"])[-1:]) for ident, pool in pools)
     ready = sum(pool["ready"] for _, pool in pools)
-    head = f"fiber top: {len(board)} runs, {ready} workers, {rate:.3g} tasks/s"
+    head = f"fiber top: {len(board)} {'run' if len(board) == 1 else 'runs'}, {ready} workers, {rate:.3g} tasks/s"
     if slow := len(board.slow()):
         head += f", {slow} slow"
     reasons = [line(text, "yellow") for text in _reasons(board)]
