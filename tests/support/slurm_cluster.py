@@ -211,6 +211,17 @@ class SlurmCluster:
         done = self._call(words)
         return done.stdout if done.returncode == 0 else None
 
+    @contextlib.contextmanager
+    def allocated(self, *words: str) -> Iterator[str]:
+        """Id of an allocation with these options of salloc; it ends with the context."""
+        done = self._call(("salloc", "--no-shell", *words))
+        found = re.search(r"Granted job allocation (\d+)", done.stderr)
+        assert found is not None, done.stderr
+        try:
+            yield found[1]
+        finally:
+            self.ask("scancel", found[1])
+
     def requests(self) -> dict[str, int]:
         """How many requests of each type slurmctld was sent so far, by sdiag."""
         by_type = self.run("sdiag").partition("by message type")[2].partition("by user")[0]

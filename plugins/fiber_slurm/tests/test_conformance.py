@@ -56,6 +56,27 @@ class TestSlurm(BackendConformance):
         return ClusterWitness(cluster)
 
 
+class TestSteps(TestSlurm):
+    """Steps of an allocation in place of batch jobs."""
+
+    @pytest.fixture
+    def allocation(self, cluster, monkeypatch):
+        with cluster.allocated("--nodes=3", "--ntasks=90", "--mem=15000", "--gres=gpu:0") as job:
+            monkeypatch.setenv("SLURM_JOB_ID", job)
+            yield job
+
+    @pytest.fixture
+    def slurm_config(self, slurm_config, allocation):
+        return attrs.evolve(slurm_config, by="srun")
+
+    @pytest.fixture
+    def settings(self, environ, allocation):
+        more = {"FIBER_SLURM_BY": "srun", "SLURM_JOB_ID": allocation}
+        return {
+            name: value for name, value in {**environ, **more}.items() if name != "FIBER_BACKEND"
+        }
+
+
 class TestStreams(Streams):
     """Streams into jobs of nodes that do not dial."""
 

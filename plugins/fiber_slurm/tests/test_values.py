@@ -17,7 +17,7 @@ RUN = "0badcafe"
 
 def rows(*fields):
     """Rows of one job whose first fields are these."""
-    rest = ("17", "RUNNING", "n1", f"fiber-{RUN}", "0", "UNLIMITED", "None")
+    rest = ("17", "RUNNING", "n1", f"fiber-{RUN}", "0", "UNLIMITED", "17", "None")
     found = (*fields, *rest[len(fields) :])
     return list(read_rows("".join(f"{field}\x1f" for field in found) + "\n"))
 
@@ -78,9 +78,11 @@ class TestRows:
 
     def test_words_say_why_a_job_waits_or_ended(self):
         name = f"fiber-{RUN}-detached"
-        (waits,) = rows("17_3", "PENDING", "n/a", name, "0", "UNLIMITED", "Nodes required, maybe")
-        (lost,) = rows("17", "NODE_FAIL", "n1", name, "0", "0:00", "NodeDown")
-        (failed,) = rows("17", "FAILED", "n1", name, "9", "0:00", "JobLaunchFailure")
+        (waits,) = rows(
+            "17_3", "PENDING", "n/a", name, "0", "UNLIMITED", "19", "Nodes required, maybe"
+        )
+        (lost,) = rows("17", "NODE_FAIL", "n1", name, "0", "0:00", "17", "NodeDown")
+        (failed,) = rows("17", "FAILED", "n1", name, "9", "0:00", "17", "JobLaunchFailure")
 
         assert (waits.id, waits.run_id, waits.host) == ("17_3", RUN, None)
         assert waits.message == "waits in the queue: Nodes required, maybe"

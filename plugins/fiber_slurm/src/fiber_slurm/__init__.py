@@ -1,4 +1,4 @@
-"""The Slurm backend: jobs are batch jobs of a cluster, submitted where ``sbatch`` is.
+"""The Slurm backend: jobs are batch jobs of a cluster, or steps of an allocation that is there.
 
 Nearly everything is :mod:`fiber.backend_parts.batch`'s: the run's folder on the shared file system, the
 poller, the marks of starts and ends, the guard. Here are Slurm's own words.
@@ -14,13 +14,20 @@ Invariants:
 - ``sbatch`` gets an environment of our own making, so that nothing of the user's goes to the node and
   Slurm need not make one by a login, which takes seconds where home folders are slow.
 
+- A step is known by its name, for it has no number before it has a place. What waits is its ``srun``, a process
+  of a session of its own, and what ended it is what that wrote: Slurm forgets steps at once.
+- An allocation is never cancelled, and no job is submitted where jobs are steps.
+
 Threads and locks are those of :class:`fiber.backend_parts.batch.BatchBackend`.
 
 =================  ======================================================
 plugin, config     hooks and settings
 backend            the Backend: the system with the parts of the core
 system             Slurm's commands: submission, questions, signals
+allocation         steps: processes of srun, their rows and ends; has a lock of its own
+sruns              program that ends the steps of a dead program; finds srun's that wait
 options            options of sbatch from a job's specification (pure)
+steps              srun's command line and words, where jobs are steps (pure)
 rows               rows of squeue read (pure)
 checks             ``fiber doctor slurm``
 testing            the witness of the conformance kit

@@ -29,7 +29,15 @@ def run_checks(system: SlurmSystem, config: SlurmConfig) -> Iterator[Check]:
         return
     version = re.search(r"^SLURM_VERSION\s*=\s*(\S+)", settings, re.MULTILINE)
     yield Check(name="slurmctld", ok=True, detail=f"Slurm {version[1] if version else ''}".strip())
-    yield _check_nodes(system, config)
+    try:
+        job = system.allocation()
+    except BackendError as error:
+        fix = "run within salloc or a job script, or set FIBER_SLURM_BY=sbatch"
+        yield Check(name="jobs", ok=False, detail=str(error), fix=fix)
+        return
+    detail = "batch jobs" if job is None else f"steps of the allocation {job}"
+    yield Check(name="jobs", ok=True, detail=detail)
+    yield _check_nodes(system, config, job)
     if _TRACKING.search(settings):
         yield Check(name="ends of jobs", ok=True, detail="by control groups")
     else:
@@ -48,8 +56,10 @@ def run_checks(system: SlurmSystem, config: SlurmConfig) -> Iterator[Check]:
         )
 
 
-def _check_nodes(system: SlurmSystem, config: SlurmConfig) -> Check:
+def _check_nodes(system: SlurmSystem, config: SlurmConfig, job: str | None) -> Check:
     where = f"partition {config.partition}" if config.partition else "the cluster"
+    if job is not None:
+        where = f"the allocation {job}"
     try:
         capacity = system.capacity()
     except BackendError as error:

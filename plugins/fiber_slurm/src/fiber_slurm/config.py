@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from fiber._base import values
 from fiber.backend_parts.batch.config import BatchConfig
 
@@ -16,6 +18,12 @@ def _option(name: str, words: str) -> dict[str, object]:
 class SlurmConfig(BatchConfig):
     """Settings by ``FIBER_SLURM_<KEY>`` or the section ``[slurm]``."""
 
+    #: what jobs are: ``sbatch``, batch jobs; ``srun``, steps of the allocation that this program is in; or
+    #: ``auto``, steps where it is in one that Fiber did not make itself, and batch jobs elsewhere
+    by: Literal["auto", "sbatch", "srun"] = values.field(
+        default="auto",
+        metadata=_option("by", "sbatch: batch jobs; srun: steps of this allocation; auto"),
+    )
     #: the partition of jobs; the cluster's default one where it is not set
     partition: str | None = values.field(
         default=None, metadata=_option("partition", "partition of jobs")

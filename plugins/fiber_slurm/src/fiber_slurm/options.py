@@ -1,4 +1,4 @@
-"""Options of sbatch from a job's specification and the settings; pure."""
+"""Options of sbatch and srun from a job's specification and the settings; pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 from fiber.backend_parts.batch.system import Batch
 from fiber.exceptions import ConfigError
+from fiber.model import ResourceRequest
 from fiber_slurm.config import SlurmConfig
 
-__all__ = ["submission"]
+__all__ = ["devices", "submission"]
 
 
 def submission(batch: Batch, config: SlurmConfig) -> Sequence[str]:
@@ -49,10 +50,8 @@ def submission(batch: Batch, config: SlurmConfig) -> Sequence[str]:
         words.append(f"--cpus-per-task={math.ceil(request.cpu)}")
     if request.memory is not None:
         words.append(f"--mem={request.memory}M")
-    if devices := {kind: count for kind, count in request.devices.items() if count}:
-        names = _names(config)
-        wanted = (f"{names.get(kind, kind)}:{count}" for kind, count in sorted(devices.items()))
-        words.append(f"--gres={','.join(wanted)}")
+    if wanted := devices(request, config):
+        words.append(f"--gres={wanted}")
     if batch.spec.avoid_hosts:
         words.append(f"--exclude={','.join(batch.spec.avoid_hosts)}")
     try:
@@ -61,6 +60,13 @@ def submission(batch: Batch, config: SlurmConfig) -> Sequence[str]:
         msg = f"the setting options of slurm is {config.options!r}: {error}"
         raise ConfigError(msg) from error
     return words
+
+
+def devices(request: ResourceRequest, config: SlurmConfig) -> str:
+    """The generic resources that a job asks for, as ``--gres`` has them; empty where it asks for none."""
+    wanted = {kind: count for kind, count in request.devices.items() if count}
+    names = _names(config) if wanted else {}
+    return ",".join(f"{names.get(kind, kind)}:{count}" for kind, count in sorted(wanted.items()))
 
 
 def _names(config: SlurmConfig) -> dict[str, str]:

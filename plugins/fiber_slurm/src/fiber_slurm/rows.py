@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from fiber.backend_parts.batch.names import run_of
 from fiber.backend_parts.batch.system import Phase, Row
 from fiber.model import Reason, ReasonKind
 
-__all__ = ["FORMAT", "read_rows"]
+__all__ = ["END", "FORMAT", "read_allocations", "read_rows", "seconds_of"]
 
-_FIELDS = ("JobArrayID", "State", "BatchHost", "Name", "exit_code", "TimeLeft", "Reason")
-_END = "\x1f"
+_FIELDS = ("JobArrayID", "State", "BatchHost", "Name", "exit_code", "TimeLeft", "JobID", "Reason")
+#: what ends a field
+END = "\x1f"
 #: format of squeue; a reason, which may have anything in it, comes last
-FORMAT = ",".join(f"{name}:{_END}" for name in _FIELDS)
+FORMAT = ",".join(f"{name}:{END}" for name in _FIELDS)
 
 _PHASES = {
     **dict.fromkeys(("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"), Phase.WAITING),
@@ -48,26 +49,37 @@ def read_rows(output: str) -> Iterator[Row]:
     Args:
         output: of ``squeue --noheader --array --Format=FORMAT``.
     """
+    return (row for _, row in _read(output) if row.run_id)
+
+
+def read_allocations(output: str) -> Mapping[str, Row]:
+    """The rows of all jobs by the ids that Slurm gives them in their environment.
+
+    Args:
+        output: see :func:`read_rows`.
+    """
+    return dict(_read(output))
+
+
+def _read(output: str) -> Iterator[tuple[str, Row]]:
     for line in output.splitlines():
-        found = line.split(_END)
+        found = [word.strip() for word in line.split(END)]
         if len(found) < len(_FIELDS):
             continue
-        job_id, state, host, name, raw, left, why = (word.strip() for word in found[: len(_FIELDS)])
-        run_id = run_of(name)
-        if run_id is None:
-            continue
+        job_id, state, host, name, raw, left, inner, why = found[: len(_FIELDS)]
         phase = _PHASES.get(state, Phase.ENDED)
         kind = _REASONS.get(state)
-        yield Row(
+        row = Row(
             id=job_id,
             phase=phase,
-            run_id=run_id,
+            run_id=run_of(name) or "",
             host=None if host in {"", "n/a", "(null)"} else host,
             message=_message(phase, state, why, kind),
             exit_code=_exit_code(raw) if phase is Phase.ENDED else None,
             reason=None if kind is None else Reason(kind),
-            seconds_left=_seconds(left),
+            seconds_left=seconds_of(left),
         )
+        yield inner, row
 
 
 def _message(phase: Phase, state: str, why: str, kind: ReasonKind | None) -> str:
@@ -92,7 +104,8 @@ def _exit_code(raw: str) -> int | None:
         return None
 
 
-def _seconds(text: str) -> float | None:
+def seconds_of(text: str) -> float | None:
+    """Seconds of ``1-02:03:04``; None where there is no limit."""
     match = _TIME.fullmatch(text)
     if match is None:
         return None

@@ -1,21 +1,27 @@
-"""Slurm's commands: submission, questions and signals."""
+"""Slurm's commands: submission, questions and signals, of batch jobs and of steps."""
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
 import signal
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 
-from fiber.backend_parts.batch.system import Batch, BatchSystem, Done, Row, call
+from fiber.backend_parts.batch.system import Batch, BatchSystem, Done, Phase, Row, call
 from fiber.exceptions import BackendError, BackendUnavailableError, SubmitError
 from fiber.model import Capacity, Check
+from fiber_slurm import steps
+from fiber_slurm.allocation import Steps, StepTiming, node_of
 from fiber_slurm.config import SlurmConfig
 from fiber_slurm.options import submission
-from fiber_slurm.rows import FORMAT, read_rows
+from fiber_slurm.rows import FORMAT, read_allocations, read_rows
 
 __all__ = ["SlurmSystem"]
+
+log = logging.getLogger("fiber")
 
 #: what Slurm's commands say where slurmctld does not answer, or may not be asked
 _UNAVAILABLE = re.compile(
@@ -40,7 +46,10 @@ _ASKED = (
     "--time=",
 )
 _GONE = re.compile(
-    r"invalid job id|already completing|already completed|job/step already", re.IGNORECASE
+    r"invalid job id|already completing|already completed|job/step already"
+    # what scancel says of steps which got the signal
+    r"|job step id \d+: no error",
+    re.IGNORECASE,
 )
 #: variables of a submitter that Slurm's commands read
 _OF_SLURM = re.compile(r"SBATCH_|SLURM_CONF$|SLURM_CLUSTERS$|SLURM_TIME_FORMAT$|LANG$|LC_")
@@ -52,6 +61,7 @@ class SlurmSystem(BatchSystem):
     Args:
         config: settings.
         timeout: seconds for a command to answer.
+        timing: durations of steps.
     """
 
     title = "Slurm"
@@ -60,16 +70,69 @@ class SlurmSystem(BatchSystem):
     # MaxArraySize is 1001 where a site has not set it
     most = 1000
 
-    def __init__(self, config: SlurmConfig, timeout: float) -> None:
+    def __init__(self, config: SlurmConfig, timeout: float, timing: StepTiming) -> None:
         self._config = config
         self._timeout = timeout
         self._user = str(os.getuid())
         self._settings = ""
+        self._steps = Steps(config, timing)
+        self._choosing = threading.Lock()
+        self._chosen = False
+        self._allocation: str | None = None
 
     # -- jobs
 
+    def allocation(self) -> str | None:
+        """Id of the allocation whose steps jobs are; None where they are batch jobs.
+
+        Raises:
+            SubmitError: they shall be steps, and this program is in no allocation.
+        """
+        with self._choosing:
+            if not self._chosen:
+                self._allocation = self._choose()
+                self._chosen = True
+            return self._allocation
+
+    def _choose(self) -> str | None:
+        by = self._config.by
+        job = steps.surrounding(by, os.environ)
+        if job is None:
+            if by == "srun":
+                msg = (
+                    "jobs shall be steps (FIBER_SLURM_BY=srun), and SLURM_JOB_ID names no allocation: "
+                    "run this program within salloc or a job script, or set FIBER_SLURM_BY=sbatch"
+                )
+                raise SubmitError(msg)
+            return None
+        if by == "auto" and not self._look_up(job).is_live:
+            return None
+        ignored = [name for name in steps.NOT_OF_STEPS if getattr(self._config, name)]
+        if ignored:
+            log.warning(
+                "fiber: jobs are steps of the allocation %s, for which these settings of slurm do not "
+                "hold: %s (FIBER_SLURM_BY=sbatch submits batch jobs)",
+                job,
+                ", ".join(ignored),
+            )
+        return job
+
+    def _look_up(self, job: str) -> steps.Allocation:
+        done = self._ask(["scontrol", "--details", "--oneliner", "show", "job", job])
+        # one that is over for long is unknown
+        return steps.read_allocation(done.output if done.code == 0 else "")
+
     def submit(self, batch: Batch) -> Sequence[str]:
-        """Submit jobs by sbatch, several as an array."""
+        """Submit jobs by sbatch, several as an array; or start an srun for each."""
+        job = self.allocation()
+        if job is not None:
+            return self._steps.submit(
+                batch,
+                job,
+                self._look_up(job),
+                program=_program("srun"),
+                environ=_environment(self._config.conf),
+            )
         words = submission(batch, self._config)
         done = self._ask(words, stdin=batch.script)
         if done.code:
@@ -86,26 +149,56 @@ class SlurmSystem(BatchSystem):
         return [job_id] if count == 1 else [f"{job_id}_{number}" for number in range(count)]
 
     def rows(self) -> Sequence[Row]:
-        """Ask by one squeue."""
+        """Ask by one squeue; by a second one for steps, where there is an allocation of this user."""
         words = ("squeue", f"--user={self._user}", "--states=all", "--array", "--noheader")
-        return list(read_rows(self._answer(*words, f"--Format={FORMAT}")))
+        output = self._answer(*words, f"--Format={FORMAT}")
+        allocations = read_allocations(output)
+        found = list(read_rows(output))
+        live = (row for row in allocations.values() if row.phase is not Phase.WAITING)
+        if self._steps.are_there or any(
+            not row.run_id and row.phase is not Phase.ENDED for row in live
+        ):
+            found += self._steps.rows(self._placed(), allocations)
+        return found
+
+    def _placed(self) -> Sequence[steps.Step]:
+        """Steps that have a place."""
+        words = ("squeue", "--local", "--steps", f"--user={self._user}", "--noheader")
+        return list(steps.read_steps(self._answer(*words, f"--Format={steps.FORMAT}")))
 
     def signal(self, ids: Sequence[str], signum: int) -> None:
         """Send a signal by scancel to the scripts of jobs; those that wait leave the queue."""
+        name = signal.Signals(signum).name
+        of_steps = [job_id for job_id in ids if steps.is_step(job_id)]
+        if of_steps:
+            self._steps.signal(
+                of_steps,
+                self._placed(),
+                signum,
+                lambda numbers: self._cancel(numbers, f"--signal={name}"),
+            )
+        ids = [job_id for job_id in ids if not steps.is_step(job_id)]
+        if not ids:
+            return
         if signum != signal.SIGKILL:
             # of an array of which some wait, scancel tries in vain for minutes
-            self._cancel(ids, *_WAITING)
-        self._cancel(ids, f"--signal={signal.Signals(signum).name}")
+            self._cancel(ids, "--batch", *_WAITING)
+        self._cancel(ids, "--batch", f"--signal={name}")
 
     def _cancel(self, ids: Sequence[str], *options: str) -> None:
-        done = self._ask(["scancel", "--batch", *options, *ids])
+        done = self._ask(["scancel", *options, *ids])
         if done.code and not _all_gone(done):
             msg = f"Slurm does not take a signal for {', '.join(ids)}: {_words(done)}"
             raise BackendError(msg)
 
     def guard(self, name: str) -> Sequence[Sequence[str]]:
         """Commands by which what waits leaves the queue, and the rest gets SIGTERM, then SIGKILL."""
-        words = ("scancel", "--quiet", f"--user={self._user}", f"--name={name}", "--batch")
+        conf = self._config.conf
+        environ = ("env", f"SLURM_CONF={conf}") if conf else ()
+        if self.allocation() is not None:
+            return self._steps.guard(name, environ)
+        words = (*environ, "scancel", "--quiet", f"--user={self._user}")
+        words = (*words, f"--name={name}", "--batch")
         return [[*words, *_WAITING], [*words, "--signal=TERM"], [*words, "--signal=KILL"]]
 
     def beside(self, job_id: str, argv: Sequence[str], *, tty: bool = False) -> Sequence[str]:
@@ -113,9 +206,18 @@ class SlurmSystem(BatchSystem):
         # of a job that this program is itself in, srun would take the options
         given = {"TERM": os.environ.get("TERM", "dumb"), **_environment(self._config.conf)}
         words = ["env", "-i", *(f"{name}={value}" for name, value in given.items())]
+        where = [f"--jobid={job_id}"]
+        if steps.is_step(job_id):
+            step = node_of(job_id, self._placed())
+            name = step.name + steps.BESIDE
+            where = [
+                f"--jobid={job_id.partition('.')[0]}",
+                f"--nodelist={step.host}",
+                f"--job-name={name}",
+            ]
         words += [
             shutil.which("srun") or "srun",
-            f"--jobid={job_id}",
+            *where,
             "--overlap",
             "--nodes=1",
             "--ntasks=1",
@@ -136,7 +238,11 @@ class SlurmSystem(BatchSystem):
     # -- the cluster
 
     def capacity(self) -> Capacity:
-        """CPUs, memory and free devices of the nodes that are up."""
+        """CPUs, memory and free devices of the nodes that are up, or of the allocation."""
+        job = self.allocation()
+        if job is not None:
+            shown = self._ask(["scontrol", "--oneliner", "show", "step", job])
+            return self._look_up(job).capacity(steps.used_devices(shown.output))
         words = ["sinfo", "--noheader", "--Node", "--exact"]
         if self._config.partition:
             words.append(f"--partition={self._config.partition}")
@@ -194,17 +300,30 @@ class SlurmSystem(BatchSystem):
         return done.output
 
     def _ask(self, argv: Sequence[str], stdin: str = "") -> Done:
-        done = call(
-            argv,
-            title=self.title,
-            timeout=self._timeout,
-            stdin=stdin,
-            env=_environment(self._config.conf),
-        )
-        if done.code and _UNAVAILABLE.search(done.errors):
-            msg = f"Slurm cannot be asked: {_words(done)}"
-            raise BackendUnavailableError(msg)
+        try:
+            done = call(
+                argv,
+                title=self.title,
+                timeout=self._timeout,
+                stdin=stdin,
+                env=_environment(self._config.conf),
+            )
+            if done.code and _UNAVAILABLE.search(done.errors):
+                msg = f"Slurm cannot be asked: {_words(done)}"
+                raise BackendUnavailableError(msg)
+        except BackendUnavailableError:
+            self._steps.note_outage()
+            raise
         return done
+
+
+def _program(name: str) -> str:
+    """Path of one of Slurm's programs."""
+    found = shutil.which(name)
+    if found is None:
+        msg = f"there is no {name} on PATH: jobs can be no steps here, set FIBER_SLURM_BY=sbatch"
+        raise SubmitError(msg)
+    return found
 
 
 def _environment(conf: str | None) -> Mapping[str, str]:

@@ -10,6 +10,8 @@ from fiber.abc import Backend
 from fiber.backend_parts.batch.names import job_name
 from fiber.model import Job
 from fiber.testing import HostWitness
+from fiber_slurm import sruns
+from fiber_slurm.steps import BESIDE, FORMAT, read_steps, run_of_step
 
 __all__ = ["SlurmWitness"]
 
@@ -22,7 +24,7 @@ _COUNT = re.compile(r"([A-Z]\w+)\s*\(\s*\d+\)\s*count:(\d+)")
 
 
 class SlurmWitness(HostWitness):
-    """Sees jobs in squeue; their processes too, where the nodes are this machine.
+    """Sees jobs and steps in squeue; their processes too, where the nodes are this machine.
 
     Args:
         backend: what ``fiber plugin check`` tests; Slurm is asked without it.
@@ -35,11 +37,14 @@ class SlurmWitness(HostWitness):
         """Processes here, and jobs that have not ended."""
         names = f"{job_name(run_id)},{job_name(run_id, detached=True)}"
         jobs = _run("squeue", "--noheader", f"--name={names}", "--format=job %i: %T")
-        return [*super().left(run_id), *jobs.splitlines()]
+        placed = read_steps(_run("squeue", "--steps", "--noheader", f"--Format={FORMAT}"))
+        found = [f"step {step.number}" for step in placed if _is_of(step.name, run_id)]
+        found += [f"srun {pid}" for pid, _ in sruns.waiting(lambda name: _is_of(name, run_id))]
+        return [*super().left(run_id), *jobs.splitlines(), *found]
 
     def suspend(self, job: Job) -> None:
-        """Suspend a job by scontrol, which takes an operator."""
-        _run("scontrol", "suspend", job.id)
+        """Suspend a job by scontrol, which takes an operator; of a step, all of its allocation."""
+        _run("scontrol", "suspend", job.id.partition(".")[0])
 
     def calls(self) -> int:
         """Requests that slurmctld was sent by users, by sdiag."""
@@ -47,6 +52,11 @@ class SlurmWitness(HostWitness):
         return sum(
             int(count) for name, count in _COUNT.findall(by_type) if not name.startswith(_NOT_OURS)
         )
+
+
+def _is_of(name: str, run_id: str) -> bool:
+    found = run_of_step(name.removesuffix(BESIDE))
+    return found is not None and found[0] == run_id
 
 
 def _run(*argv: str) -> str:
