@@ -73,4 +73,4 @@ def test_a_run_that_is_not_there_is_told_at_once():
     )
 
     assert done.returncode == 1
-    assert "no run of yours on this host is 'ffffffff'" in done.stderr
+    assert "no program of yours on this host answers for run 'ffffffff'" in done.stderr

@@ -1,5 +1,6 @@
 """``fiber top`` for runs whose programs are jobs on other hosts."""
 
+import contextlib
 import json
 import os
 import sys
@@ -11,9 +12,12 @@ import pytest
 import fiber as mp
 from fiber._agent import rundir
 from fiber._agent.job.config import MODULE
-from fiber.cli import remote_runs
-from fiber.cli.remote_runs import JobAsker
+from fiber._plugins import manager
+from fiber.cli import dashboard, remote_runs
+from fiber.cli.remote_runs import JobAsker, JobConnection, RemoteRuns
 from fiber.cli.session import Session
+from fiber.exceptions import FiberError
+from fiber.model import Timing
 from fiber.testing import programs
 from pool_tasks import square
 from waiting import PATIENCE, until
@@ -162,3 +166,58 @@ def test_the_programs_own_interpreter_is_asked(fiber, submit):
         at = words.index("--")
         assert words[at - 4 : at] == ["-i", "--backend", "fake", job.id]
         assert words[at + 1 :] == [python, "-m", "fiber.cli.main", "top", "--answer"]
+
+
+def test_one_run_there_is_asked_whatever_its_status_socket_answers(elsewhere):
+    (ident,) = (part.name for part in os.scandir(f"{elsewhere['XDG_RUNTIME_DIR']}/fiber"))
+    connection = JobConnection(ident, HERE, elsewhere, PATIENCE)
+    worker = connection.ask("status")["pools"][0]["workers"][0]
+
+    assert connection.ask("timeline")["spans"] == []
+    assert connection.ask("log", job=worker["job"]) == {"job": worker["job"], "lines": []}
+    with pytest.raises(FiberError, match=f"run {ident} answers: no worker or process"):
+        connection.ask("log", job="nothing")
+    # it goes on after an error
+    assert connection.ask("status")["run"] == ident
+    connection.close()
+    with pytest.raises(FiberError, match=f"the job that tells of run {ident} does not answer"):
+        connection.ask("status")
+
+
+@pytest.mark.parametrize(
+    "program, said",
+    [
+        ("print('welcome')", "its command there has ended"),
+        ("print('{')", "Expecting property name"),
+        ("input(); print('welcome', flush=True); input()", "it takes too long"),
+    ],
+)
+def test_a_command_that_does_not_answer_for_a_run_is_told(program, said):
+    connection = JobConnection("0000000a", [sys.executable, "-c", program], os.environ, 0.5)
+    with pytest.raises(FiberError, match=said):
+        connection.ask("status")
+    connection.close()
+
+
+def test_the_dashboard_has_a_run_whose_program_is_in_a_job(fiber, program, way):
+    way(HERE)
+    timing = Timing()
+    remote = RemoteRuns(manager.load_plugins(), None, timing)
+    with contextlib.closing(remote):
+        (found,) = dashboard._Runs("0000000b", remote, timing)(waits=True)
+        connection = found.connect()
+        status = connection.ask("status")
+        connection.close()
+
+    assert status["run"] == found.id != "0000000b"
+    assert status["pools"][0]["done"] == 5
+
+
+def test_the_dashboard_says_why_a_job_does_not_tell_of_the_run_that_is_meant(fiber, program, way):
+    way([sys.executable, "-c", "raise SystemExit('no module named fiber')"])
+
+    done = fiber("dashboard", "0000000b")
+
+    assert done.exit_code == 1
+    assert f"run 0000000b cannot be shown: job {program.id} does not answer" in done.stderr
+    assert "no module named fiber" in done.stderr

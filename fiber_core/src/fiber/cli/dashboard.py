@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 import webbrowser
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fiber.cli.errors import note
+from fiber.cli.options import BackendCommand, backend_option, loaded_plugins
 from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
-    from fiber._dashboard.feed import Run
+    from fiber._dashboard.feed import Connection, Run
+    from fiber.cli.remote_runs import Answer, RemoteRuns
     from fiber.cli.runs import LocalRun
+    from fiber.model import Timing
 
 __all__ = ["command"]
 
 
-@click.command("dashboard", short_help="Show what runs on this host on a page in a browser.")
+@click.command(
+    "dashboard", cls=BackendCommand, short_help="Show what runs, on a page in a browser."
+)
 @click.option(
     "--listen",
     metavar="HOST:PORT",
@@ -26,49 +34,110 @@ __all__ = ["command"]
     help="Where it is served; by default 127.0.0.1:8237, or another port where that is taken.",
 )
 @click.option("--open", "opens", is_flag=True, help="Open it in a browser.")
+@backend_option
 @click.argument("run", metavar="[RUN]", default="")
-def command(run: str, listen: str, opens: bool) -> None:
+def command(run: str, listen: str, opens: bool, backend: str | None) -> None:
     """Serve a page with the pools, workers, tasks, errors and logs of your runs, until Ctrl-C.
 
-    RUN, an id or the beginning of one, is for one of them. The page is for who has the address that is
-    printed, and changes nothing. A program serves its own by the setting dashboard: FIBER_DASHBOARD=1.
+    RUN, an id or the beginning of one, is for one of them. Runs whose programs are jobs elsewhere are
+    asked there, as with fiber top; with --backend in all jobs there. The page is for who has the
+    address that is printed, and changes nothing. A program serves its own by the setting dashboard:
+    FIBER_DASHBOARD=1.
     """
     from fiber._config.settings import DASHBOARD
     from fiber._dashboard.server import Server, require
-    from fiber.cli.runs import find_runs
+    from fiber.cli.remote_runs import RemoteRuns
+    from fiber.cli.session import Session
     from fiber.model import Timing
 
     require()
-    if run:
-        # a word that means nothing is told at once
-        find_runs(run)
-    server = Server(lambda: _runs(run), listen or DASHBOARD, Timing())
-    note(f"the dashboard is at {server.url}; Ctrl-C ends it")
-    if opens:
-        webbrowser.open(server.url)
-    server.run()
+    timing = Timing()
+    session = None if backend is None else Session.load(backend)
+    if session is not None and not session.info.capabilities.same_host:
+        session.require("exec", "fiber dashboard --backend")
+    remote = RemoteRuns(loaded_plugins(), session, timing)
+    with contextlib.closing(remote):
+        runs = _Runs(run, remote, timing)
+        if run and not runs(waits=True):
+            raise FiberError(runs.why())
+        server = Server(runs, listen or DASHBOARD, timing)
+        note(f"the dashboard is at {server.url}; Ctrl-C ends it")
+        if opens:
+            webbrowser.open(server.url)
+        server.run()
 
 
-def _runs(word: str) -> list[Run]:
-    from fiber.cli.runs import find_runs
+class _Runs:
+    """The runs that are shown: those of this host, and those that jobs elsewhere tell of.
 
-    found: list[LocalRun] = []
-    # a run of that word may come, and go
-    with contextlib.suppress(FiberError):
-        found = find_runs(word)
-    return [_as_run(one) for one in found]
+    Args:
+        word: beginning of the ids of those that are meant.
+        remote: the jobs elsewhere.
+        timing: durations.
+    """
+
+    def __init__(self, word: str, remote: RemoteRuns, timing: Timing) -> None:
+        self._word = word
+        self._remote = remote
+        self._timing = timing
+        self._looked = 0.0
+        self._lock = threading.Lock()
+
+    def __call__(self, *, waits: bool = False) -> list[Run]:
+        """Find them; those elsewhere as they were told of last.
+
+        Args:
+            waits: True to wait until jobs elsewhere have answered.
+        """
+        from fiber._runtime.status_socket import NAME
+        from fiber.cli.runs import detached_runs, find_runs
+
+        every = {one.id: one for one in (*find_runs(), *detached_runs())}
+        found = {ident: one for ident, one in every.items() if (one.folder / NAME).exists()}
+        with self._lock:
+            if not self._looked or time.monotonic() - self._looked > self._timing.job_search:
+                # programs of the others may be in jobs
+                self._remote.look(
+                    {ident: one.description for ident, one in every.items() if ident not in found}
+                )
+                self._looked = time.monotonic()
+        here = [self._here(one) for one in found.values() if one.id.startswith(self._word)]
+        if waits and not here:
+            self._remote.wait()
+        return [*here, *(self._there(one) for one in self._told() if one.id not in found)]
+
+    def why(self) -> str:
+        """Why none of those that are meant can be shown."""
+        for ident, why in self._remote.troubles().items():
+            if why and ident.startswith(self._word):
+                return f"run {ident} cannot be shown: {why}"
+        return (
+            f"no program of yours on this host answers for run {self._word!r}; "
+            "'fiber top --once' lists those that do"
+        )
+
+    def _told(self) -> Iterator[Answer]:
+        for one in self._remote.answers():
+            is_meant = one.id.startswith(self._word) or one.outer.startswith(self._word)
+            if is_meant and one.status is not None:
+                yield one
+
+    def _here(self, found: LocalRun) -> Run:
+        from fiber._watch.status import Asker
+
+        return _run(found.id, found.description, lambda: Asker(found.folder, self._timing.connect))
+
+    def _there(self, told: Answer) -> Run:
+        return _run(told.id, told.description, lambda: self._remote.connect(told))
 
 
-def _as_run(found: LocalRun) -> Run:
+def _run(ident: str, described: dict[str, Any], connect: Callable[[], Connection]) -> Run:
     from fiber._dashboard.feed import Run
-    from fiber._watch.status import Asker
-    from fiber.model import Timing
 
-    described = found.description
     return Run(
-        id=found.id,
+        id=ident,
         program=tuple(map(str, described.get("program") or ())),
         backend=str(described.get("backend", "")),
         created=described.get("created"),
-        connect=lambda: Asker(found.folder, Timing().connect),
+        connect=connect,
     )

@@ -2,8 +2,9 @@
 
 :class:`RemoteRuns` finds the jobs and asks them, :class:`JobAsker` is the connection to one: a ``fiber
 exec`` of its own, with ``fiber top --answer`` at the other end, for which :func:`answer_requests` works.
-A request is an empty line, and its answer a line of JSON. Whoever asks can change nothing, and a job that
-is not asked any more for a while ends what answers.
+A request is an empty line, and its answer a line of JSON; :class:`JobConnection` has lines that one run is
+asked by its status socket. Whoever asks can change nothing, and a job that is not asked any more for a while
+ends what answers.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
     from fiber._plugins.manager import Plugins
+    from fiber._watch.status import Asker
     from fiber.model import Job, Timing
 
 __all__ = ["Answer", "JobAsker", "RemoteRuns", "answer_requests"]
@@ -72,6 +74,8 @@ class JobAsker:
         self.run = run
         #: id of the job
         self.job = job
+        #: the command, with its way there, and its environment here
+        self.words, self.environ = words, environ
         #: what came last
         self.answers: tuple[Answer, ...] = ()
         #: True once something came
@@ -160,6 +164,82 @@ class JobAsker:
         self._answered.set()
 
 
+class JobConnection:
+    """Connection to the program of a run, by a command in a job on its host.
+
+    Args:
+        run: the run.
+        words: the command, with its way there.
+        environ: its environment here.
+        patience: seconds for which an answer may take.
+    """
+
+    def __init__(
+        self, run: str, words: Sequence[str], environ: Mapping[str, str], patience: float
+    ) -> None:
+        self._run = run
+        self._patience = patience
+        self._rest = b""
+        self._process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environ,
+        )
+
+    def ask(self, what: str, **facts: object) -> dict[str, Any]:
+        """Return what its program answers; see ``fiber._watch.status.Asker``.
+
+        Raises:
+            FiberError: there is no answer.
+        """
+        assert self._process.stdin is not None
+        try:
+            request = {"run": self._run, "ask": what, **facts}
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+            answer: dict[str, Any] = self._next()
+        except (OSError, ValueError) as error:
+            msg = f"the job that tells of run {self._run} does not answer: {error}"
+            raise FiberError(msg) from error
+        if "error" in answer:
+            raise FiberError(answer["error"])
+        return answer
+
+    def close(self) -> None:
+        """End the command."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        self._process.terminate()
+        self._process.wait()
+        self._process.stdout.close()
+
+    def _next(self) -> dict[str, Any]:
+        """The next line that is an answer; a shell there may print what it likes."""
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + self._patience
+        while True:
+            line, is_whole, rest = self._rest.partition(b"\n")
+            if is_whole:
+                self._rest = rest
+                if line.startswith(b"{"):
+                    found: dict[str, Any] = json.loads(line)
+                    return found
+                continue
+            left = max(0.0, deadline - time.monotonic())
+            if not select.select([self._process.stdout], [], [], left)[0]:
+                msg = "it takes too long"
+                raise TimeoutError(msg)
+            data = os.read(self._process.stdout.fileno(), 2**20)
+            if not data:
+                msg = "its command there has ended"
+                raise ConnectionError(msg)
+            self._rest += data
+
+
 class RemoteRuns:
     """The runs that this user's jobs tell of.
 
@@ -210,6 +290,18 @@ class RemoteRuns:
         """What the jobs have said last."""
         for asker in list(self._askers.values()):
             yield from asker.answers
+
+    def connect(self, answer: Answer) -> JobConnection:
+        """Make a connection to the program of a run.
+
+        Raises:
+            FiberError: the job that told of it is not asked any more.
+        """
+        asker = self._askers.get(str(answer.description.get("job")))
+        if asker is None:
+            msg = f"nobody tells of run {answer.id} any more"
+            raise FiberError(msg)
+        return JobConnection(answer.id, asker.words, asker.environ, self._timing.job_answer)
 
     @property
     def is_pending(self) -> bool:
@@ -313,11 +405,52 @@ def answer_requests(look: Callable[[], Iterable[dict[str, Any]]], patience: floa
     """Answer requests on standard input, until that ends or nobody asks for a while.
 
     Args:
-        look: returns what there is.
+        look: returns what there is, for an empty line.
         patience: seconds for which nobody may ask: not every way to a job tells of its end.
     """
-    while select.select([sys.stdin], [], [], patience)[0]:
-        asked = os.read(sys.stdin.fileno(), 4096)
-        if not asked:
-            return
-        print(json.dumps(list(look()), default=str), flush=True)
+    rest = b""
+    with contextlib.closing(_Relay()) as relay:
+        while select.select([sys.stdin], [], [], patience)[0]:
+            asked = os.read(sys.stdin.fileno(), 4096)
+            if not asked:
+                return
+            *lines, rest = (rest + asked).split(b"\n")
+            if not all(lines):
+                # many that were not read yet are one
+                print(json.dumps(list(look()), default=str), flush=True)
+            for line in filter(None, lines):
+                print(json.dumps(relay.ask(line), default=str), flush=True)
+
+
+class _Relay:
+    """Passes requests on to the status sockets of the runs here."""
+
+    def __init__(self) -> None:
+        self._askers: dict[str, Asker] = {}
+
+    def ask(self, line: bytes) -> dict[str, Any]:
+        """Return the answer to a request, or the error."""
+        from fiber._watch.status import Asker
+        from fiber.cli.runs import find_runs
+        from fiber.model import Timing
+
+        run = ""
+        try:
+            request = json.loads(line)
+            run, what = str(request.pop("run")), str(request.pop("ask"))
+            if run not in self._askers:
+                (found,) = find_runs(run)
+                self._askers[run] = Asker(found.folder, Timing().connect)
+            return self._askers[run].ask(what, **request)
+        except FiberError as error:
+            asker = self._askers.pop(run, None)
+            if asker is not None:
+                asker.close()
+            return {"error": str(error)}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return {"error": 'a request is a line such as {"run": RUN, "ask": "status"}'}
+
+    def close(self) -> None:
+        """Close the connections."""
+        for asker in self._askers.values():
+            asker.close()
