@@ -28,7 +28,7 @@ BACKENDS = (
     "plugins/fiber_ssh",
 )
 # the tests send arrays, draw plots and look at the examples
-EXTRAS = {"train": "examples", "test": "dashboard,examples,joblib,prometheus,testing"}
+EXTRAS = {"train": "examples", "test": "dashboard,examples,joblib,otel,prometheus,testing"}
 # how this repository runs its own tests, which is no matter of those who install the extra
 RUNNERS = ("pytest-xdist>=3.5",)
 OLDEST_PYTHON = (3, 10)

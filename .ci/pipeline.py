@@ -34,7 +34,7 @@ MINUTES = 85
 #: of tests, listed at the end
 SLOWEST = 20
 #: what tests may not skip here; see tests/support/require.py
-REQUIRED = "chromium,docker,gcc,gymnasium,joblib,matplotlib,numpy,prometheus_client,registry,slurm,ssh,starlette,uvicorn"
+REQUIRED = "chromium,docker,gcc,gymnasium,joblib,matplotlib,numpy,opentelemetry,prometheus_client,registry,slurm,ssh,starlette,uvicorn"
 #: of the core's tests those that engines run; all of them on both is tox -e py311-docker,py311-ssh
 OF_CORE = (
     "fiber_core/tests/test_process.py",

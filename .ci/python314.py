@@ -29,6 +29,7 @@ DEPENDENCIES = (
     "aiohttp>=3.10",
     "joblib>=1.5",
     "numpy",
+    "opentelemetry-sdk>=1.25",
     "prometheus-client>=0.20",
     "pytest-xdist>=3.5",
     "starlette>=0.40",

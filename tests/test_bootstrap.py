@@ -49,7 +49,7 @@ def test_each_command_installs_what_it_needs_once_and_becomes_another_program(
     for command in ("train", "test", "train"):
         bootstrap.main([command])
     _, test = bootstrap.calls
-    assert test[2].endswith("[dashboard,examples,joblib,prometheus,testing]")
+    assert test[2].endswith("[dashboard,examples,joblib,otel,prometheus,testing]")
     assert any(word.startswith("pytest-xdist") for word in test)
     # changed requirements
     monkeypatch.setattr(bootstrap, "fingerprint", lambda: "another")

@@ -367,7 +367,7 @@ class Core:
     def __init__(self, options: PoolOptions) -> None:
         self.groups = WorkerGroups(options, "executor")
         self._lock = threading.RLock()
-        self._open_calls = OpenCalls(self._new_call)
+        self._open_calls = OpenCalls(self._new_call, alone=self.groups.has_spans)
         #: all calls, and those that map made, until they are done
         self._calls: weakref.WeakSet[ExecutorCall] = weakref.WeakSet()
         self._maps: weakref.WeakSet[MapStream] = weakref.WeakSet()

@@ -170,7 +170,9 @@ class Pool:
         self._lock = threading.RLock()
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self._groups = WorkerGroups(options, "pool")
-        self._open_calls = OpenCalls(functools.partial(TaskCall, self._groups))
+        self._open_calls = OpenCalls(
+            functools.partial(TaskCall, self._groups), alone=self._groups.has_spans
+        )
         self._task_of = task_of
         self._callbacks = self._groups.callbacks
         self._groups.begin()

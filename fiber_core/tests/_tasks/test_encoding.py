@@ -37,6 +37,7 @@ entries = st.builds(
     st.integers(1, 2**64 - 1),
     st.sampled_from([0, 1, 2, 64, 65, 66]),
     st.binary(min_size=16, max_size=16),
+    st.binary(max_size=40),
 )
 reports = st.builds(
     Done, numbers, st.integers(0, 9), st.integers(9, 99), st.floats(0, 1e9), st.integers(0, 2)
@@ -75,7 +76,7 @@ def test_any_bytes_are_read_or_refused(data):
         pytest.param(Tasks(1, 1, 5, 5, 1, 0, bytes(16)), id="no items"),
         pytest.param(Tasks(1, 1, 5, 6, 0, 0, bytes(16)), id="units of nothing"),
         pytest.param(Tasks(1, 1, 5, 6, 1, 3, bytes(16)), id="no such mode"),
-        pytest.param(Tasks(1, 1, 5, 6, 1, 32, bytes(16)), id="no such flag"),
+        pytest.param(Tasks(1, 1, 5, 6, 1, 16, bytes(16)), id="no such flag"),
         pytest.param(Done(1, 5, 4, 0.1, 1), id="backwards"),
         pytest.param(Done(1, 4, 5, -1.0, 1), id="negative time"),
         pytest.param(Done(1, 4, 5, float("nan"), 1), id="no time"),
@@ -87,8 +88,16 @@ def test_an_entry_or_a_report_that_makes_no_sense_is_refused(said):
         read(said)
 
 
+@pytest.mark.parametrize("rest", [b"", b"\x00", b"\x00" * 16, b"\x05\x00abcd", b"\x05\x00abcde"])
+def test_a_context_that_is_cut_short_is_refused(rest):
+    head = Tasks(1, 1, 5, 6, 1, int(Mode.CONTEXT), bytes(16)).encode()
+    with pytest.raises(WireError, match="context of a TASKS body is cut short"):
+        protocol.read_tasks(memoryview(head + rest))
+
+
 def test_heads_keep_what_follows_on_a_multiple_of_sixteen_bytes():
-    assert len(Tasks(1, 1, 0, 1, 1, Mode.MAP, bytes(16)).encode()) % 16 == 0
+    for context in (b"", b"{}", b"14 characters.", b"15 characters.."):
+        assert len(Tasks(1, 1, 0, 1, 1, Mode.MAP, bytes(16), context).encode()) % 16 == 0
     assert len(Done(1, 0, 1, 0.1, 1).encode()) % 16 == 0
     assert protocol.DIGEST % 16 == 0
 

@@ -145,6 +145,10 @@ class Config:
     keep_failed: bool = values.field(
         default=False, metadata=_metadata("keep failed tasks, for fiber replay")
     )
+    #: True to have each task in a span of OpenTelemetry
+    otel: bool = values.field(
+        default=False, metadata=_metadata("a span of OpenTelemetry for each task")
+    )
     #: file that a timeline of the program's pools is written to, or None
     trace: Path | None = values.field(
         default=None,

@@ -103,6 +103,8 @@ class Call:
         self.sink = sink
         self.chunksize = chunksize
         self.retry = retry
+        #: the caller's context of OpenTelemetry; empty where nobody wants spans
+        self.context = b""
         #: called with start and stop of the items that are sent to a worker, each time they are
         self.on_dispatch: Callable[[int, int], None] | None = None
         #: actions to run when the call is done: they release objects that its pickles refer to

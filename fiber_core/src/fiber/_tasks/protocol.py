@@ -5,7 +5,8 @@ kind     direction body
 ======== ========= ==================================================================
 ASK      up        ``Ask``: the worker can take so many more entries
 TASKS    down      ``Tasks`` and the arguments of its items, pickled as one list, or as
-                   :mod:`fiber._tasks.arguments` says where the mode is ``APART``
+                   :mod:`fiber._tasks.arguments` says where the mode is ``APART``; between the two
+                   the caller's context of OpenTelemetry, where the mode is ``CONTEXT``
 DONE     up        ``Done`` and the outcomes of its items, see :mod:`fiber._tasks.outcomes`
 REVOKE   down      ``Entry``: the worker hands back what it has not begun of it
 KEPT     up        ``Kept``: the items from ``stop`` on are handed back
@@ -41,6 +42,8 @@ class Mode(enum.IntFlag):
     STARMAP = 1
     #: ``function(*item[0], **item[1])``
     APPLY = 2
+    #: a flag: the caller's context follows the head, see :attr:`Tasks.context`
+    CONTEXT = 32
     #: a flag: each item is pickled by itself, since not all could be pickled or read together
     SINGLY = 64
     #: a flag: each unit has a pickle of its own, see :mod:`fiber._tasks.arguments`
@@ -53,7 +56,10 @@ _DONE = struct.Struct("<QQQdB15x")
 _KEPT = struct.Struct("<QQ")
 _ENTRY = struct.Struct("<Q")
 _ASK = struct.Struct("<B")
+_CONTEXT = struct.Struct("<H")
 
+#: of what follows a head
+_TASKS_ALIGNMENT = 16
 #: bytes of a digest
 DIGEST = 16
 #: number of messages about functions in shared memory
@@ -63,6 +69,7 @@ CREDITS = 2
 
 
 _MODES = frozenset(int(how | flag) for how in (0, 1, 2) for flag in (0, Mode.SINGLY, Mode.APART))
+_WITH_CONTEXT = int(Mode.CONTEXT)
 
 
 @values.define
@@ -77,12 +84,19 @@ class Tasks:
     #: a :class:`Mode`; as a number, since an entry is read in a few microseconds
     mode: int
     digest: bytes
+    #: the caller's context of OpenTelemetry, as JSON of its fields; empty where nobody wants spans
+    context: bytes = b""
 
     def encode(self) -> bytes:
         """As bytes."""
-        return _TASKS.pack(
-            self.entry, self.call, self.start, self.stop, self.chunk, self.mode, self.digest
+        mode = self.mode | _WITH_CONTEXT if self.context else self.mode
+        head = _TASKS.pack(
+            self.entry, self.call, self.start, self.stop, self.chunk, mode, self.digest
         )
+        if not self.context:
+            return head
+        context = _CONTEXT.pack(len(self.context)) + self.context
+        return head + context + bytes(-len(context) % _TASKS_ALIGNMENT)
 
 
 @values.define
@@ -116,10 +130,26 @@ def read_tasks(body: memoryview) -> tuple[Tasks, memoryview]:
     except struct.error as error:
         msg = "a TASKS body is cut short"
         raise WireError(msg) from error
+    body = body[_TASKS.size :]
+    if tasks.mode & _WITH_CONTEXT:
+        body = _read_context(tasks, body)
     if not tasks.start < tasks.stop or not tasks.chunk or tasks.mode not in _MODES:
         msg = f"a TASKS body makes no sense: {tasks}"
         raise WireError(msg)
-    return tasks, body[_TASKS.size :]
+    return tasks, body
+
+
+def _read_context(tasks: Tasks, body: memoryview) -> memoryview:
+    """Take the context off what follows a head; returns the rest."""
+    tasks.mode &= ~_WITH_CONTEXT
+    size = _CONTEXT.unpack_from(body)[0] if len(body) >= _CONTEXT.size else 0
+    stop = _CONTEXT.size + size
+    tasks.context = bytes(body[_CONTEXT.size : stop])
+    stop += -stop % _TASKS_ALIGNMENT
+    if not size or len(body) < stop:
+        msg = "the context of a TASKS body is cut short"
+        raise WireError(msg)
+    return body[stop:]
 
 
 def read_done(body: memoryview) -> tuple[Done, memoryview]:

@@ -42,7 +42,8 @@ class Session:
         mode, segments = call.encode(step.start, step.stop, shares_memory=self.shares_memory)
         if call.digest not in self._sent:
             self.send_function(call.digest, call)
-        head = Tasks(step.entry, step.call, step.start, step.stop, step.chunk, mode, call.digest)
+        start, stop, context = step.start, step.stop, call.context
+        head = Tasks(step.entry, step.call, start, stop, step.chunk, mode, call.digest, context)
         self._peer.send(Kind.TASKS, self._target, step.entry, [head.encode(), *segments])
         return sum(len(segment) for segment in segments) / (step.stop - step.start)
 
@@ -56,7 +57,7 @@ class Session:
         else:
             mode, segments = call.encode_singly(start, stop)
             chunk = call.chunksize or 1
-            head = Tasks(held.entry, held.call, start, stop, chunk, mode, call.digest)
+            head = Tasks(held.entry, held.call, start, stop, chunk, mode, call.digest, call.context)
         self._peer.send(Kind.TASKS, self._target, held.entry, [head.encode(), *segments])
 
     def send_function(self, digest: bytes, call: Call | None) -> None:

@@ -21,6 +21,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from fiber._base.entry_points import load_object
 from fiber._tasks import arguments, protocol
 from fiber._tasks.call import Unsendable
 from fiber._tasks.outcomes import Outcomes
@@ -559,6 +560,10 @@ class Worker:
             batch.fail(error)
             return
         call = _adapted(mode, function)
+        if tasks.context:
+            # by name: few programs want spans
+            in_spans = load_object("fiber._watch.spans:in_spans")
+            call, items = in_spans(call, items, function, tasks)
         self._running = batch
         while self._link.buffered:
             # no descriptor is readable for these

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fiber import hints
 from fiber._base import values
+from fiber._base.entry_points import load_object
 from fiber._base.log import lazy_logger
 from fiber._base.serial_executor import CallbackThread
 from fiber._launch.child import Child
@@ -411,6 +412,7 @@ class WorkerGroups:
         size, min_size, max_size = options.validate(self._runtime)
         initializer, args = options.initializer, tuple(options.initargs)
         self._error_handling = options.error_handling
+        self._context = self._context_of_caller()
         self._name = f"{kind}-{next(_numbers)}"
         #: prefix of the names of its threads
         self.name = f"fiber-{self._name}"
@@ -457,6 +459,11 @@ class WorkerGroups:
         return util.Finalize(owner, _end, args=args, exitpriority=15)
 
     # -- what it is
+
+    @property
+    def has_spans(self) -> bool:
+        """True where each call carries its caller's context."""
+        return self._context is not None
 
     @property
     def size(self) -> int:
@@ -509,6 +516,8 @@ class WorkerGroups:
                 retry=self._error_handling if meta.retry is None else meta.retry,
                 on_dispatch=on_dispatch,
             )
+            if self._context is not None:
+                call.context = self._context()
         except Exception as error:
             # a function that cannot be pickled is a failed task, as in multiprocessing
             sink.broken(error)
@@ -549,6 +558,13 @@ class WorkerGroups:
             self._options.keeper.close()
 
     # -- inside
+
+    def _context_of_caller(self) -> Callable[[], bytes] | None:
+        if not self._runtime.config.otel:
+            return None
+        load_object("fiber._watch.spans:require")()
+        context: Callable[[], bytes] = load_object("fiber._watch.spans:context_of_caller")
+        return context
 
     def _keeper(self, options: PoolOptions) -> FailureKeeper | None:
         wanted = options.keep_failed

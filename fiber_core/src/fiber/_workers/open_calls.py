@@ -135,10 +135,12 @@ class OpenCalls(Generic[C]):
 
     Args:
         open_call: makes a call that grows, of a function and a mode.
+        alone: True where each task is to be a call of its own, since its caller's context goes with it.
     """
 
-    def __init__(self, open_call: Callable[[Any, Mode], C]) -> None:
+    def __init__(self, open_call: Callable[[Any, Mode], C], *, alone: bool = False) -> None:
         self._open_call = open_call
+        self._alone = alone
         self._lock = threading.RLock()
         self._calls: OrderedDict[tuple[int, Mode], C] = OrderedDict()
 
@@ -148,7 +150,7 @@ class OpenCalls(Generic[C]):
         Raises:
             Exception: of making one; see :meth:`~fiber._workers.group.WorkerGroups.prepare`.
         """
-        if not _is_importable(func):
+        if self._alone or not _is_importable(func):
             return None
         # before the lock, which may be held for ever in a process that the user forked
         fork.check()
