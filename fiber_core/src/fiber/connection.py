@@ -18,7 +18,6 @@ import weakref
 from collections.abc import Iterable
 from multiprocessing import AuthenticationError, BufferTooShort
 from multiprocessing.connection import answer_challenge, deliver_challenge
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fiber._base.waits import turn
@@ -239,12 +238,7 @@ class Connection(Handle):
     def __enter__(self) -> Connection:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -439,12 +433,7 @@ class Listener:
     def __enter__(self) -> Listener:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

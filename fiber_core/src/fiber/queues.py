@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from fiber._base.entry_points import load_object
@@ -112,12 +111,7 @@ class SimpleQueue(_QueueHandle[T]):
     def __enter__(self) -> SimpleQueue[T]:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _check(self) -> None:

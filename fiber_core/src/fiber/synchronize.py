@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from threading import BrokenBarrierError
-from types import MethodType, TracebackType
+from types import MethodType
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from fiber._objects import store
@@ -210,9 +210,7 @@ class _Entered(SyncHandle[SemaphoreObject]):
 
     # the stubs of slots
     __enter__: Callable[[], bool]
-    __exit__: Callable[
-        [type[BaseException] | None, BaseException | None, TracebackType | None], None
-    ]
+    __exit__: Callable[..., None]
 
 
 class SemLock(_Entered):
@@ -285,12 +283,7 @@ class SemLock(_Entered):
     def _enter(self) -> bool:
         return self.acquire()
 
-    def _exit(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def _exit(self, *_: object) -> None:
         self.release()
 
     def _value(self) -> int:
@@ -493,13 +486,8 @@ class Condition(SyncHandle[ConditionObject]):
     def __enter__(self) -> bool:
         return self._lock.__enter__()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._lock.__exit__(kind, error, trace)
+    def __exit__(self, *exception: object) -> None:
+        self._lock.__exit__(*exception)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Release the lock, wait until notified, acquire the lock again.

@@ -8,7 +8,6 @@ import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import AuthenticationError, ProcessError, process, util
-from types import TracebackType
 from typing import Any
 
 from fiber._objects.address import Address
@@ -233,12 +232,7 @@ class BaseManager:
             raise ProcessError(msg)
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.shutdown()
 
     def _check_initial(self) -> None:
