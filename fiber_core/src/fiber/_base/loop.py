@@ -2,6 +2,8 @@
 
 Supervisors run a :class:`Loop` in their only thread. A :class:`SharedLoop` takes calls from other
 threads: that of a ring's controller, and :class:`fiber._wire.reactor.Reactor`, whose thread is its own.
+
+Needs the standard library alone, for it runs on hosts without Fiber too.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import hashlib
 import io
 import zipfile
 from importlib import resources
+from pathlib import PurePosixPath
 
 __all__ = ["agent_archive", "loader_source"]
 
@@ -22,6 +23,8 @@ _MODULES = (
     "runs",
     "wire",
 )
+# need no more than Python's own library
+_OF_THE_CORE = ("_agent/supervisor/kernel.py", "_base/loop.py", "backend_parts/liveness.py")
 # a fixed time stamp: the same modules give the same bytes
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -31,13 +34,11 @@ def agent_archive() -> tuple[str, bytes]:
     """SHA-256 of the archive (16 hex digits), and its bytes; the same code gives the same bytes."""
     package = resources.files("fiber_ssh.remote")
     texts = {f"fiber_ssh/remote/{name}.py": package.joinpath(f"{name}.py") for name in _MODULES}
-    # needs no more than Python's own library
-    texts["fiber/backend_parts/liveness.py"] = resources.files("fiber.backend_parts").joinpath(
-        "liveness.py"
-    )
+    core = resources.files("fiber")
+    texts |= {f"fiber/{path}": core.joinpath(path) for path in _OF_THE_CORE}
     contents = {name: file.read_bytes() for name, file in texts.items()}
     contents["__main__.py"] = contents.pop("fiber_ssh/remote/__main__.py")
-    for folder in ("fiber_ssh", "fiber_ssh/remote", "fiber", "fiber/backend_parts"):
+    for folder in {str(one) for name in texts for one in PurePosixPath(name).parents} - {"."}:
         contents[f"{folder}/__init__.py"] = b""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:

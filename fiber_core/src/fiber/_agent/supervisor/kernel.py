@@ -1,4 +1,7 @@
-"""System calls beyond POSIX that a supervisor uses: prctl, pidfd, memfd, and kqueue on macOS."""
+"""System calls beyond POSIX that a supervisor uses: prctl, pidfd, memfd, and kqueue on macOS.
+
+Needs the standard library alone, for it runs on hosts without Fiber too.
+"""
 
 from __future__ import annotations
 

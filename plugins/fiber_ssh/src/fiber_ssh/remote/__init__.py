@@ -1,8 +1,8 @@
 """The agent: one process for a user and a host, which runs jobs for programs that connect by ssh.
 
 It is sent to the host as an archive (:mod:`fiber_ssh.agent_archive`) and runs there with Python's
-standard library alone, from Python 3.10 on; no module of it imports one of fiber's, except for
-``fiber.backend_parts.liveness``, which is in the archive too.
+standard library alone, from Python 3.10 on. Of fiber's modules it imports those that are in the
+archive too, and need no others: the liveness of owners, and a supervisor's event loop and system calls.
 
 ``loader`` receives the archive and reports the host's versions and addresses. ``main`` is then a
 session, which copies bytes between its ssh channel and the agent's Unix socket and starts an agent

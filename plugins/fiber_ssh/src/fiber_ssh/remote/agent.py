@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import selectors
 import signal
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from fiber._base.loop import Loop
 from fiber_ssh.remote.connection import Connection, Follower
 from fiber_ssh.remote.job import Job
 from fiber_ssh.remote.kernel import clock, kill_marked
@@ -42,7 +42,7 @@ class Agent:
     def __init__(self, root: str, listener: socket.socket) -> None:
         self._root = root
         self._listener = listener
-        self._selector = selectors.DefaultSelector()
+        self._loop = Loop(clock)
         self._runs = {run.id: run for run in load_runs(root)}
         self._connections: list[Connection] = []
         self._by_pid: dict[int, tuple[Run, Job]] = {}
@@ -60,15 +60,11 @@ class Agent:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ, lambda _: self._accept())
-        self._selector.register(woken, selectors.EVENT_READ, lambda _: _drain(woken))
+        self._loop.on_readable(self._listener.fileno(), self._accept)
+        self._loop.on_readable(woken, lambda: _drain(woken))
         while True:
-            events = self._selector.select(self._timeout())
-            # before anything that came is looked at: after a sleep of this host, old words of an
-            # owner are no proof that it has not given up
+            self._loop.run_once(self._due())
             self._end_leases()
-            for key, mask in events:
-                key.data(mask)
             self._reap()
             self._settle()
             self._send_beats()
@@ -80,12 +76,11 @@ class Agent:
 
     # -- time
 
-    def _timeout(self) -> float:
-        now = clock()
+    def _due(self) -> float:
         times = [job.due for run in self._runs.values() for job in run.alive()]
         times += [run.expires for run in self._runs.values() if not run.is_over]
         times += [self._next_beat] if any(c.owns for c in self._connections) else []
-        return max(0.0, min((t for t in times if t is not None), default=now + _FOREVER) - now)
+        return min((t for t in times if t is not None), default=clock() + _FOREVER)
 
     def _end_leases(self) -> None:
         now = clock()
@@ -186,9 +181,13 @@ class Agent:
         with contextlib.suppress(OSError):
             sock, _ = self._listener.accept()
             sock.setblocking(False)
-            self._connections.append(Connection(sock, self._selector, self._heard))
+            self._connections.append(Connection(sock, self._loop, self._heard))
 
     def _heard(self, connection: Connection, message: Message) -> None:
+        # first: after a sleep of this host, old words of an owner are no proof that it has not given up
+        self._end_leases()
+        if not connection.is_open:
+            return
         number = message.get("id")
         action: Callable[..., Any] | None = getattr(self, f"_do_{message.get('op')}", None)
         try:
@@ -250,7 +249,7 @@ class Agent:
         record = {"state": "pending", **{key: order[key] for key in told}}
         job = run.jobs[order["id"]] = Job(run.folder_of(order["id"]), record)
         job.on_output = lambda: self._output_of(job)
-        job.start(order, self._selector)
+        job.start(order, self._loop)
         if job.pid:
             self._by_pid[job.pid] = (run, job)
         self._tell(run, job)

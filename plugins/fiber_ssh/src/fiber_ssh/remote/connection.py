@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import selectors
 import socket
 from collections.abc import Callable
 
+from fiber._base.loop import Loop
 from fiber_ssh.remote.job import Job
 from fiber_ssh.remote.logfile import LogReader, offset_of_tail
 from fiber_ssh.remote.wire import Decoder, Message, pack, pack_data
@@ -73,14 +73,14 @@ class Connection:
 
     Args:
         sock: it, non-blocking.
-        selector: where it is watched while it is open.
+        loop: where it is watched while it is open.
         hear: called with each message.
     """
 
     def __init__(
         self,
         sock: socket.socket,
-        selector: selectors.BaseSelector,
+        loop: Loop,
         hear: Callable[[Connection, Message], None],
     ) -> None:
         # whoever is answered so was accepted by an agent that goes on
@@ -92,17 +92,11 @@ class Connection:
         #: runs of which it wants to know
         self.watches: set[str] = set()
         self.followers: dict[int, Follower] = {}
-        self._selector = selector
+        self._loop = loop
         self._hear = hear
         self._decoder = Decoder()
         self._out = bytearray()
-        selector.register(sock, selectors.EVENT_READ, self._ready)
-
-    def _ready(self, mask: int) -> None:
-        if mask & selectors.EVENT_WRITE:
-            self.flush()
-        if mask & selectors.EVENT_READ and self.is_open:
-            self._receive()
+        loop.on_readable(sock.fileno(), self._receive)
 
     def _receive(self) -> None:
         try:
@@ -142,10 +136,7 @@ class Connection:
                 return
             del self._out[:sent]
             self._pump()
-        key = self._selector.get_key(self.sock)
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._out else 0)
-        if key.events != events:
-            self._selector.modify(self.sock, events, key.data)
+        self._loop.on_writable(self.sock.fileno(), self.flush if self._out else None)
 
     def follow(self, follower: Follower) -> None:
         """Begin to send output."""
@@ -186,5 +177,5 @@ class Connection:
             self.is_open = False
             for number in list(self.followers):
                 self.unfollow(number)
-            self._selector.unregister(self.sock)
+            self._loop.forget(self.sock.fileno())
             self.sock.close()

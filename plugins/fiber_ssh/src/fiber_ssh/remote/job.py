@@ -8,19 +8,18 @@ import functools
 import json
 import os
 import resource
-import selectors
 import signal
 import subprocess
 import tempfile
 from collections.abc import Callable
 from typing import Any
 
+from fiber._agent.supervisor.kernel import die_with_parent, private_descriptor
+from fiber._base.loop import Loop
 from fiber_ssh.remote.kernel import (
     MARK,
     bound_port,
     clock,
-    die_with,
-    private_descriptor,
     signal_group,
 )
 from fiber_ssh.remote.logfile import LogWriter
@@ -52,7 +51,7 @@ class Job:
         self.on_output: Callable[[], None] = lambda: None
         self._writer: LogWriter | None = None
         self._pipes: dict[int, int] = {}
-        self._selector: selectors.BaseSelector | None = None
+        self._loop: Loop | None = None
         self._partial: dict[int, bytes] = {}
         self._partial_since: float | None = None
         self._kill_at: float | None = None
@@ -86,9 +85,9 @@ class Job:
 
     # -- start
 
-    def start(self, order: dict[str, Any], selector: selectors.BaseSelector) -> None:
+    def start(self, order: dict[str, Any], loop: Loop) -> None:
         """Start it, and have its output read."""
-        self._selector = selector
+        self._loop = loop
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
         self._writer = LogWriter(self.log)
         self.save()
@@ -105,7 +104,7 @@ class Job:
             environ["FIBER_REACH"] = f"streams:fd:{given[-1]}"
         private = order.get("private")
         if private is not None:
-            given.append(private_descriptor(base64.b64decode(private)))
+            given.append(private_descriptor(base64.b64decode(private), self.directory))
             environ["FIBER_BOOTSTRAP"] = f"fd:{given[-1]}"
         parent = None if self.record["detached"] else os.getpid()
         pipes = [os.pipe(), os.pipe()]
@@ -138,7 +137,7 @@ class Job:
         for stream, (reading, _) in enumerate(pipes):
             os.set_blocking(reading, False)
             self._pipes[stream] = reading
-            selector.register(reading, selectors.EVENT_READ, functools.partial(self._read, stream))
+            loop.on_readable(reading, functools.partial(self._read, stream))
 
     def _environ(self, order: dict[str, Any]) -> dict[str, str]:
         environ = {k: v for k, v in os.environ.items() if k not in _OF_SESSION}
@@ -180,7 +179,7 @@ class Job:
 
     # -- output
 
-    def _read(self, stream: int, _: int = 0) -> None:
+    def _read(self, stream: int) -> None:
         try:
             data = os.read(self._pipes[stream], _READ)
         except BlockingIOError:
@@ -201,8 +200,8 @@ class Job:
 
     def _close(self, stream: int) -> None:
         descriptor = self._pipes.pop(stream)
-        if self._selector is not None:
-            self._selector.unregister(descriptor)
+        if self._loop is not None:
+            self._loop.forget(descriptor)
         os.close(descriptor)
 
     def _write(self, stream: int, data: bytes) -> None:
@@ -323,5 +322,5 @@ class Job:
 
 def _prepare(parent: int | None) -> None:
     signal.set_wakeup_fd(-1)
-    if parent is not None:
-        die_with(parent)
+    if parent is not None and not die_with_parent(parent):
+        os._exit(1)

@@ -1,4 +1,4 @@
-"""What Linux offers an agent: shared deaths, private descriptors, ports, marked processes."""
+"""What an agent has of its system besides a supervisor: a clock, ports, marked processes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import contextlib
 import os
 import signal
 import socket
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
 
@@ -15,46 +13,19 @@ __all__ = [
     "MARK",
     "bound_port",
     "clock",
-    "die_with",
     "kill_marked",
-    "private_descriptor",
     "signal_group",
 ]
 
 #: environment variable that every process of a job has, by which what is left of it is found
 MARK = "_FIBER_SSH_JOB"
 
-_PR_SET_PDEATHSIG = 1
 _CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def clock() -> float:
     """Seconds that also pass while this host sleeps."""
     return time.clock_gettime(_CLOCK)
-
-
-def die_with(parent: int) -> None:
-    """Have this process killed when its parent ends."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
-
-
-def private_descriptor(data: bytes) -> int:
-    """A descriptor from which ``data`` can be read, that has no name."""
-    if sys.platform == "linux":
-        descriptor = os.memfd_create("fiber", 0)
-    else:
-        with tempfile.TemporaryFile() as file:
-            descriptor = os.dup(file.fileno())
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
 
 
 def bound_port() -> tuple[socket.socket, int]:
