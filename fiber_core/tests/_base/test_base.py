@@ -249,6 +249,13 @@ class Longer(Record):
 
 
 class TestMaking:
+    @pytest.fixture(autouse=True, params=["the first", "later ones"])
+    def instances(self, request, monkeypatch):
+        # only those that follow the first few are made by compiled code
+        make = values._first_init if request.param == "the first" else values._make_init
+        for cls in (Point, Secret, Record, Longer):
+            monkeypatch.setattr(cls, "__init__", make(cls, cls in {Point, Secret}))
+
     def test_by_position_and_by_name_with_defaults_of_its_own(self):
         assert Point(1, 2) == Point(x=1, y="2")
         assert Point(1).names is not Point(1).names
@@ -258,10 +265,11 @@ class TestMaking:
         [
             (Point, TypeError, "__init__"),
             (lambda: Point(x=1, z=1), TypeError, "__init__"),
+            (lambda: Point(1, x=1), TypeError, "multiple values"),
             (lambda: Secret("me", "word"), TypeError, "positional"),
             (lambda: Point(-1), ValueError, "'x' must be >= 0: -1"),
         ],
-        ids=["missing", "unknown", "by position", "what does not fit"],
+        ids=["missing", "unknown", "twice", "by position", "what does not fit"],
     )
     def test_false_arguments_are_refused(self, make, error, told):
         with pytest.raises(error, match=told):

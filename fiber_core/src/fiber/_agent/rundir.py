@@ -55,10 +55,18 @@ def run_root() -> Path:
 
 
 def _temporary() -> Path:
-    # imported here, as below: no worker needs it
-    import tempfile
+    folder = "/tmp"  # noqa: S108 - owner and mode are checked
+    names = {"TMPDIR", "TEMP", "TMP"}
+    # this is its answer as a rule, and to import it takes 3 ms
+    if "tempfile" in sys.modules or not names.isdisjoint(os.environ) or not _is_writable(folder):
+        import tempfile
 
-    return Path(tempfile.gettempdir()) / f"fiber-{os.getuid()}"
+        folder = tempfile.gettempdir()
+    return Path(folder) / f"fiber-{os.getuid()}"
+
+
+def _is_writable(folder: str) -> bool:
+    return Path(folder).is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
 def _other_root(taken: Path) -> Path:

@@ -254,12 +254,50 @@ def _getter(names: list[str]) -> Callable[[Any], Any]:
     return operator.attrgetter(*names) if names else staticmethod(lambda _: ())
 
 
+#: instances of a class that are made before its ``__init__`` is compiled, which takes as long as
+#: twenty of them: most classes of a process that starts have no more
+_FIRST = 4
+
+
 def _first_init(cls: Any, is_frozen: bool) -> Any:
+    left = _FIRST
+
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        made = cls.__init__ = _make_init(cls, is_frozen)
-        made(self, *args, **kwargs)
+        nonlocal left
+        left -= 1
+        if left < 0 or not _fill(cls, self, args, kwargs, is_frozen=is_frozen):
+            made = cls.__init__ = _make_init(cls, is_frozen)
+            made(self, *args, **kwargs)
 
     return __init__
+
+
+def _fill(
+    cls: type, instance: Any, args: tuple[Any, ...], given: dict[str, Any], *, is_frozen: bool
+) -> bool:
+    """Do what the compiled ``__init__`` does; False, and nothing is done, where that raises TypeError."""
+    every = fields(cls)
+    names = [each.alias for each in every if not each.kw_only]
+    if len(args) > len(names) or not given.keys().isdisjoint(names[: len(args)]):
+        return False
+    given = {**dict(zip(names, args)), **given}  # noqa: B905 - the rest is given by name, or is not
+    if not given.keys() <= {each.alias for each in every} or any(
+        each.alias not in given and each.factory is None and each.default is NOTHING
+        for each in every
+    ):
+        return False
+    put = _set if is_frozen else setattr
+    for each in every:
+        value = given.get(each.alias, NOTHING)
+        if value is NOTHING:
+            value = each.default if each.factory is None else each.factory()
+        put(instance, each.name, value if each.converter is None else each.converter(value))
+    for each in every:
+        if each.validator is not None:
+            each.validator(instance, each, getattr(instance, each.name))
+    if hasattr(cls, "__attrs_post_init__"):
+        instance.__attrs_post_init__()
+    return True
 
 
 def _make_init(cls: Any, is_frozen: bool) -> Any:

@@ -95,7 +95,9 @@ def build(
     Raises:
         ConfigError: a value does not fit, or a setting without default is missing.
     """
-    fields, hints = settings_of(cls), typing.get_type_hints(cls)
+    fields = settings_of(cls)
+    # to evaluate them takes a while, and as a rule nothing is set
+    hints = typing.get_type_hints(cls) if raws else {}
     found: dict[str, Any] = {}
     for key, raw in raws.items():
         attribute = fields[key]

@@ -264,6 +264,7 @@ def load_config(
     backend_info: BackendInfo | None = None,
     *,
     backends: Iterable[BackendInfo] = (),
+    file: FileSettings | None = None,
 ) -> Config:
     """Make the settings: arguments over environment over file.
 
@@ -277,6 +278,7 @@ def load_config(
         backend_info: the chosen backend.
         backends: all installed backends; keys of those not in use are checked in arguments and
             file, and ignored in the environment.
+        file: the configuration file, where it was read already.
 
     Raises:
         ConfigError: an unknown key in arguments or file, a bad value anywhere, or a file that
@@ -284,7 +286,7 @@ def load_config(
     """
     environ = os.environ if environ is None else environ
     collector = SettingsCollector(settings_of(Config), backends, backend_info)
-    collector.add_file(_file_of(directory, _trusted_folders(arguments, environ)))
+    collector.add_file(file or find_file(arguments, environ, directory))
     _require_elsewhere(collector.by_owner[""].get(_TRUSTED))
     collector.add_environ(environ)
     collector.add_arguments(arguments)
@@ -306,7 +308,13 @@ def load_config(
     return Config(**given, settings=settings, backend_name=backend_info.name, origins=origins)
 
 
-def _file_of(directory: str | Path | None, trusted: Iterable[Path]) -> FileSettings:
+def find_file(
+    arguments: Mapping[str, Any],
+    environ: Mapping[str, str] | None = None,
+    directory: str | Path | None = None,
+) -> FileSettings:
+    """Read the configuration file for :func:`load_config`, with the same arguments."""
+    trusted = _trusted_folders(arguments, os.environ if environ is None else environ)
     try:
         return read_file(Path.cwd() if directory is None else directory, trusted)
     except FileNotFoundError:

@@ -28,14 +28,15 @@ def load_settings(arguments: Mapping[str, object]) -> tuple[Config, Plugins, Bac
         ConfigError: an unknown key or a bad value.
         BackendError: the named backend cannot be used.
     """
-    from fiber._config.settings import load_config
+    from fiber._config.settings import find_file, load_config
     from fiber._plugins.manager import load_plugins
 
     plugins = load_plugins()
     installed = tuple(plugins.backends().values())
-    core = load_config(arguments, backends=installed)
+    file = find_file(arguments)
+    core = load_config(arguments, backends=installed, file=file)
     info = choose_backend(plugins, core, os.environ)
-    config = load_config(arguments, backend_info=info, backends=installed)
+    config = load_config(arguments, backend_info=info, backends=installed, file=file)
     return config, plugins, info.with_settings(config.settings)
 
 

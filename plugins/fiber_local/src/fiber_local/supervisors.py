@@ -128,7 +128,7 @@ class Supervisors:
             host=self._host,
             preload=(*PRELOAD, LocalConfig.__module__) if spec.entry else (),
             on_status=self._on_job_status,
-            on_notice=log.warning,
+            on_notice=_tell,
             on_end=self._on_supervisor_end,
             silence=self._silence,
             timing=self._context.timing,
@@ -222,7 +222,7 @@ class Supervisors:
         return SupervisorClient(
             channel,
             on_status=self._on_job_status,
-            on_notice=log.warning,
+            on_notice=_tell,
             on_end=self._on_inherited_end,
             silence=self._silence,
             timing=self._context.timing,
@@ -246,7 +246,7 @@ class Supervisors:
         return SupervisorClient(
             channel,
             on_status=self._on_job_status,
-            on_notice=log.warning,
+            on_notice=_tell,
             on_end=self._on_supervisor_end,
             process=process,
             silence=self._silence,
@@ -265,6 +265,11 @@ class Supervisors:
     def _on_supervisor_end(self, words: str) -> None:
         if words and not self._closed:
             log.warning("fiber: %s; its jobs have ended with it", words)
+
+
+def _tell(words: str) -> None:
+    # the method itself would be looked up, and logging imported, before there is anything to tell
+    log.warning("fiber: %s", words)
 
 
 def mark_detached(directory: Path) -> None:

@@ -10,7 +10,6 @@ Apart from ``plugin``, so that loading the plugins imports little.
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
@@ -123,6 +122,8 @@ def parse_query(output: str) -> tuple[Gpu, ...]:
         ResourceError: a line has other fields; it is quoted.
     """
     gpus = []
+    import csv
+
     for row in csv.reader(output.splitlines(), skipinitialspace=True):
         if not row:
             continue

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -65,6 +64,8 @@ def probe(
             text has the command and its words.
     """
     argv = probe_argv(provider)
+    import shlex
+
     probe_text = f"the probe for {provider.kind!r} devices, {shlex.join(argv)!r},"
     try:
         process = subprocess.Popen(
