@@ -85,7 +85,7 @@ class TestRows:
         (failed,) = rows("17", "FAILED", "n1", name, "9", "0:00", "17", "JobLaunchFailure")
 
         assert (waits.id, waits.run_id, waits.host) == ("17_3", RUN, None)
-        assert waits.message == "waits in the queue: Nodes required, maybe"
+        assert waits.message == "in the queue: Nodes required, maybe"
         assert lost.message == "Slurm: NODE_FAIL (NodeDown)"
         assert failed.message == "Slurm: FAILED"
         assert rows("17", "PREEMPTED", "n1", name)[0].message == "by Slurm"

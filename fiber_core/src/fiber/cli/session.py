@@ -111,7 +111,7 @@ class Session:
             ("memory", memory, can.memory_limit),
         ):
             if given is not None and not is_limit:
-                note(f"{what} is not enforced on {self.info.name}")
+                note(f"{what} is a wish on {self.info.name}, and no limit")
 
     @contextlib.contextmanager
     def open_backend(self) -> Iterator[Backend]:

@@ -86,6 +86,19 @@ class TestJobs:
         assert "/no/such" in mark.ended.message
         assert mark.host is None
 
+    def test_one_that_names_no_directory_is_where_its_submitter_is_or_at_home(
+        self, folder, tmp_path, monkeypatch
+    ):
+        (tmp_path / "project").mkdir()
+        monkeypatch.chdir(tmp_path / "project")
+        code = "import os; print(os.getcwd())"
+
+        run(folder, *python(code))
+        run(folder, *python(code), key="l-0", prologue=f"rmdir {tmp_path}/project")
+
+        assert folder.log("k-0").read_text() == f"{tmp_path}/project\n"
+        assert folder.log("l-0").read_text() == "/\n"
+
     def test_private_bytes_are_in_a_file_of_its_own_and_gone_once_read(self, folder):
         code = "import os; p = os.environ['FIBER_BOOTSTRAP'][5:]; print(open(p, 'rb').read() == b'\\0x'); os.unlink(p)"
 

@@ -85,7 +85,7 @@ def _read(output: str) -> Iterator[tuple[str, Row]]:
 def _message(phase: Phase, state: str, why: str, kind: ReasonKind | None) -> str:
     words = "" if why in _EMPTY else why
     if phase is Phase.WAITING:
-        return f"waits in the queue: {words}" if words else "waits in the queue"
+        return f"in the queue: {words}" if words else "in the queue"
     if phase is Phase.ENDED:
         # where there is a reason, its name is told before this
         state = "" if kind is not None and kind.name == state else state

@@ -28,7 +28,7 @@ def test_a_programs_workers_are_jobs_with_its_settings(environ, tmp_path):
     command = [sys.executable, "-m", "fiber.cli.main", "run", "-a", "--partition", "urgent"]
 
     done = ran(
-        [*command, "--", sys.executable, str(tmp_path / "program.py")],
+        [*command, "--", sys.executable, "program.py"],
         cwd=tmp_path,
         env={**os.environ, **environ},
     )

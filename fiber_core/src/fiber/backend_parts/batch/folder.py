@@ -162,6 +162,7 @@ class RunFolder:
             "env": dict(env),
             "unset": sorted(spec.unset_env),
             "cwd": spec.cwd,
+            "here": _here(),
             "private": spec.private is not None,
             "streams": streams,
             "host_variable": host_variable,
@@ -284,6 +285,14 @@ def end_of(word: str) -> Ended | None:
 
 def _submitted(line: bytes) -> Submitted:
     return Submitted(**{**(found := json.loads(line)), "argv": tuple(found["argv"])})
+
+
+def _here() -> str | None:
+    """This process's directory: where a job runs that names none, if its node sees it."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return None
 
 
 def _read_json(path: Path) -> dict[str, Any]:

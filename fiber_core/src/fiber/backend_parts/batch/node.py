@@ -37,7 +37,11 @@ def main(words: Sequence[str]) -> int:
     with open(os.path.join(folder, "jobs", key + ".json"), encoding="utf-8") as file:
         job = json.load(file)
     host = os.environ.get(job["host_variable"]) or socket.gethostname()
-    failure = _prepare(job["env"], job["unset"], job["cwd"])
+    # one that names none is where its submitter is, if that is seen here
+    places = (
+        [job["cwd"]] if job["cwd"] else [job["here"], {**os.environ, **job["env"]}.get("HOME"), "/"]
+    )
+    failure = _prepare(job["env"], job["unset"], [place for place in places if place])
     if beside:
         if failure:
             sys.stderr.write("fiber: " + failure + "\n")
@@ -69,16 +73,23 @@ def main(words: Sequence[str]) -> int:
     return code
 
 
-def _prepare(env: Mapping[str, str], unset: Sequence[str], cwd: str | None) -> str:
-    """Take on the environment and directory of a job; why not, where that failed."""
+def _prepare(env: Mapping[str, str], unset: Sequence[str], places: Sequence[str]) -> str:
+    """Take on the environment of a job and the first directory there is; why not, where that failed."""
     for name in unset:
         os.environ.pop(name, None)
     try:
         os.environ.update(env)
-        os.chdir(cwd or os.environ.get("HOME") or "/")
-    except (OSError, ValueError) as error:
-        return "cannot run in " + repr(cwd) + ": " + str(error) if cwd else str(error)
-    return ""
+    except ValueError as error:
+        return str(error)
+    why = ""
+    for place in places:
+        try:
+            os.chdir(place)
+        except (OSError, ValueError) as error:
+            why = "cannot run in " + repr(place) + ": " + str(error)
+        else:
+            return ""
+    return why
 
 
 def _listen() -> socket.socket:
