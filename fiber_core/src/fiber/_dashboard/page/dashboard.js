@@ -28,7 +28,7 @@ function span(seconds) {
   const total = Math.round(seconds), hours = Math.floor(total / 3600), minutes = Math.floor((total % 3600) / 60);
   if (hours >= 48) return `${whole.format(hours / 24)} days`;
   if (hours) return `${hours} h ${minutes} min`;
-  return total % 60 ? `${minutes} min ${total % 60} s` : `${minutes} min`;
+  return total % 60 && minutes < 10 ? `${minutes} min ${total % 60} s` : `${minutes} min`;
 }
 
 function bytes(n) {
@@ -64,6 +64,22 @@ function s(tag, attributes, text) {
 
 function put(element, text) {
   if (element.textContent !== text) element.textContent = text;
+}
+
+// changes what differs, so that what has the focus, or is about to be clicked, stays where it is
+function patch(box, wanted) {
+  while (box.childNodes.length > wanted.length) box.lastChild.remove();
+  wanted.forEach((one, index) => {
+    const old = box.childNodes[index];
+    if (!old) box.append(one);
+    else if (old.nodeType !== one.nodeType || old.nodeName !== one.nodeName || old.className !== one.className) old.replaceWith(one);
+    else if (old.nodeType === Node.TEXT_NODE) {
+      if (old.data !== one.data) old.data = one.data;
+    } else {
+      Object.assign(old.dataset, one.dataset);
+      patch(old, [...one.childNodes]);
+    }
+  });
 }
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
@@ -169,21 +185,25 @@ async function listRuns() {
     return;
   }
   model.runs = await answer.json();
-  const chooser = $("runs");
-  chooser.replaceChildren(...model.runs.map((run) => h("option", { value: run.id, selected: run.id === model.run }, `${run.id}  ${run.program[0] || ""}`)));
-  $("runs-label").hidden = model.runs.length < 2;
-  if (model.runs.some((run) => run.id === model.run)) {
+  const isThere = model.runs.some((run) => run.id === model.run);
+  const options = model.runs.map((run) => h("option", { value: run.id, selected: run.id === model.run }, `${run.id}  ${run.program[0] || ""}`));
+  if (model.state && !isThere) options.unshift(h("option", { value: model.run, selected: true, disabled: true }, `${model.run}  (ended)`));
+  $("runs").replaceChildren(...options);
+  $("runs-label").hidden = options.length < 2;
+  if (isThere) {
     if (!model.source || model.source.readyState === EventSource.CLOSED) connect(model.run);
     return;
   }
-  if (model.run && model.state) {
+  const newest = model.runs[0];
+  if (model.state) {
     model.ended = true;
     if (model.source) model.source.close();
     live("waiting", "ended");
     draw();
-  }
-  if (model.runs.length) choose(model.runs[0].id);
-  else if (!model.state) empty("Nothing runs here yet", "Start a program that uses fiber on this host: it is shown here as soon as it has a pool or a process.");
+    // the program was started once more
+    if (newest && newest.created > model.state.now) choose(newest.id);
+  } else if (newest) choose(newest.id);
+  else empty("Nothing runs here yet", "Start a program that uses fiber on this host: it is shown here as soon as it has a pool or a process.");
 }
 
 function choose(run) {
@@ -265,7 +285,7 @@ function alert(kind, sign, head, why, chips) {
 }
 
 function workerChips(workers, say) {
-  const chips = workers.slice(0, CHIPS).map((worker) => h("button", { class: "chip", type: "button", onclick: () => openWorker(worker.key) }, h("b", {}, worker.name), ` ${say(worker)}`));
+  const chips = workers.slice(0, CHIPS).map((worker) => h("button", { class: "chip", type: "button", data: { key: worker.key } }, h("b", {}, worker.name), ` ${say(worker)}`));
   if (workers.length > CHIPS) chips.push(h("span", { class: "chip rest" }, `and ${whole.format(workers.length - CHIPS)} more`));
   return chips;
 }
@@ -296,17 +316,14 @@ function drawAttention(state) {
   if (state.point.failed) {
     const last = model.errors[model.errors.length - 1];
     const why = last ? `The last, ${ago(state.now - last.when)}: ${last.function}[${last.item}]: ${last.error}` : "";
-    found.push(alert("failed", "✕", `${plural(state.point.failed, "task")} failed.`, why, [h("button", { class: "chip", type: "button", onclick: showErrors }, "Show tracebacks")]));
+    found.push(alert("failed", "✕", `${plural(state.point.failed, "task")} failed.`, why, [h("button", { class: "chip errors", type: "button" }, "Show tracebacks")]));
   }
   if (state.point.retried) found.push(alert("info", "↻", `${plural(state.point.retried, "task")} ran again, since a worker was lost.`, ""));
   if (!found.length) {
     const said = state.pools.length ? `All ${plural(state.point.wanted, "worker")} are up, no task is slow, and none has failed.` : "No pool has begun.";
     found.push(alert("good", "✓", said, state.point.waiting ? `${count(state.point.waiting)} tasks wait for a worker that is free.` : ""));
   }
-  // unchanged ones stay, so that a click hits what was aimed at
-  const box = $("attention"), texts = found.map((one) => one.textContent);
-  if (box.children.length === found.length && [...box.children].every((one, index) => one.textContent === texts[index])) return;
-  if (!box.matches(":active")) box.replaceChildren(...found);
+  patch($("attention"), found);
 }
 
 function showErrors() {
@@ -864,6 +881,11 @@ $("windows").addEventListener("click", (event) => {
 $("workers").tBodies[0].addEventListener("click", (event) => {
   const row = event.target.closest("tr");
   if (row) openWorker(row.dataset.key);
+});
+$("attention").addEventListener("click", (event) => {
+  const chip = event.target.closest("button");
+  if (chip && chip.classList.contains("errors")) showErrors();
+  else if (chip) openWorker(chip.dataset.key);
 });
 $("map").addEventListener("click", (event) => {
   const cell = event.target.closest(".cell");
