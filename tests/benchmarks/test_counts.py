@@ -6,6 +6,7 @@ every task dearer on every machine; one that stays far below should lower it.
 
 import os
 import sys
+import threading
 import tracemalloc
 
 import pytest
@@ -37,6 +38,8 @@ MOST = {
     # the kernel alone: no frame of ours
     "Pipe, there and back": Costs(frames=0, bytes=40, calls=3, waits=5),
 }
+#: the handshake, the work that a process asks for, and three messages of its supervisor
+PROCESS = Costs(frames=6.5, bytes=8_000, calls=40, waits=35)
 
 
 def dearer(name, costs, most):
@@ -105,3 +108,21 @@ def test_what_another_process_gets_costs_no_more_than_it_did():
     process.join()
     most = Costs(frames=0.3, bytes=60, calls=0.5, waits=0.5)
     assert dearer("Queue, to another process", counts.each(5_000), most) == []
+
+
+def test_a_process_that_is_started_and_joined_costs_no_more_than_it_did():
+    def run(count):
+        for _ in range(count):
+            process = fiber.Process(target=same, args=(None,))
+            process.start()
+            process.join()
+
+    # the process that forks them is up, and so are the threads that watch them
+    run(1)
+    threads = threading.active_count()
+
+    with counting() as counts:
+        run(10)
+
+    assert threading.active_count() == threads
+    assert dearer("Process", counts.each(10), PROCESS) == []

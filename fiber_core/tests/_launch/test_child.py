@@ -45,6 +45,17 @@ def test_it_has_no_code_before_its_end_and_the_exact_one_or_1_after_it(child, la
     assert launcher.mock_calls == [call.settle_output()]
 
 
+def test_who_waits_for_its_end_is_woken_by_nothing_else(child, monkeypatch):
+    child.submitted(Job(id="1", name="n", run_id="r", backend="b", data={"pids": [44]}))
+    woken = Mock()
+    monkeypatch.setattr(child._changed, "notify_all", woken)
+    child.changed(RUNNING)
+    child.connected(SimpleNamespace(hello=SimpleNamespace(pid=44, host="here")))
+    assert woken.mock_calls == []
+    child.changed(ended(0))
+    assert woken.mock_calls == [call()]
+
+
 def test_each_status_is_passed_on_until_the_end_and_none_after_it(launcher):
     seen = []
     child = Child("id", "name", launcher, on_status=lambda _, status: seen.append(status))

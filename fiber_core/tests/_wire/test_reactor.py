@@ -52,6 +52,17 @@ class TestActions:
 
 
 class TestTimers:
+    def test_only_one_that_it_would_miss_wakes_it(self, called, monkeypatch):
+        monkeypatch.setattr(Reactor, "_wake", lambda _: called.put("woken"))
+        # it looks by itself so often
+        reactor = Reactor(max_wait=0.1)
+        try:
+            reactor.call_later(0.2, lambda: called.put("run"))
+            assert get(called, 1) == ["run"]
+        finally:
+            reactor.stop()
+        assert called.get(timeout=TIMEOUT) == "woken"
+
     def test_they_run_in_the_order_of_their_times(self, reactor, called):
         # on a busy machine the last of them may be due after the first
         timers = [

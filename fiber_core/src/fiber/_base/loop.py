@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import os
 import selectors
 import threading
@@ -160,6 +161,8 @@ class SharedLoop(Loop):
         self._soon: deque[_Callback] = deque()
         # of the timers and the wake-up pipe
         self._lock = threading.Lock()
+        # when its thread looks for timers by itself, at the latest
+        self._looks_at = 0.0
         # -1 once closed: another thread may still have something to say
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -182,8 +185,8 @@ class SharedLoop(Loop):
         """Run ``callback`` once on the loop's thread, after ``delay`` seconds."""
         with self._lock:
             timer = super().call_later(delay, callback)
-            is_first = self._timers[0][2] is timer
-        if is_first:
+            is_early = timer.when < self._looks_at
+        if is_early:
             self._wake()
         return timer
 
@@ -245,8 +248,10 @@ class SharedLoop(Loop):
         if self._soon:
             return 0.0
         with self._lock:
-            wait = super()._timeout()
-        return self._max_wait if wait is None else min(wait, self._max_wait or wait)
+            waits = [wait for wait in (super()._timeout(), self._max_wait) if wait is not None]
+            wait = min(waits, default=None)
+            self._looks_at = math.inf if wait is None else self._clock() + wait
+        return wait
 
     def _due(self) -> list[Timer]:
         with self._lock:

@@ -211,9 +211,10 @@ class Child:
     def connected(self, peer: Peer) -> None:
         """Note the hello of one of its processes."""
         with self._changed:
+            known = self.known_pid
             if peer.hello is not None and self._pid is None:
                 self._pid, self._host = peer.hello.pid, peer.hello.host
-            self._changed.notify_all()
+            self._notify(known)
 
     def changed(self, status: JobStatus) -> None:
         """Note a new status; statuses after the end are ignored."""
@@ -221,13 +222,20 @@ class Child:
             if self._has_ended():
                 return
             self.status = status
+            known = self.known_pid
             if self._pid is None and status.processes and status.processes[0].pid is not None:
                 self._pid = status.processes[0].pid
             if self._has_ended():
                 self._signal_end()
-            self._changed.notify_all()
+            self._notify(known)
         if self._on_status is not None:
             self._on_status(self, status)
+
+    def _notify(self, known: int | None) -> None:
+        # what is waited for is the process id, where it was not known, and the end: to wake those
+        # that wait for the end whenever something happens takes longer than all else that is done here
+        if self._has_ended() or (known is None and self.known_pid is not None):
+            self._changed.notify_all()
 
     def set_start_failure(self, why: str) -> None:
         """Note why it did not start; the first reason counts."""
