@@ -1,8 +1,8 @@
 """The pictures of a program that is watched; run it to draw them anew from a run, in half a minute.
 
-It starts ``watched.py`` on this machine, kills one of its workers, and looks at it as ``fiber top`` and
-the progress bar do. The trace of that run is what ``fiber trace summary`` and the timeline show. Needs
-matplotlib.
+It starts ``watched.py`` on this machine, kills one of its workers, and looks at it as ``fiber top``, the
+progress bar and the dashboard do. The trace of that run is what ``fiber trace summary`` and the timeline
+show. Needs matplotlib, a Chromium, and ``fiber-core[dashboard]``.
 
 python docs/generators/pictures.py
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -34,8 +35,10 @@ from fiber.watching import Progress
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-IMAGES = Path(__file__).parents[1] / "images"
+ROOT = Path(__file__).parents[2]
+IMAGES = ROOT / "docs" / "images"
 PROGRAM = Path(__file__).parent / "watched.py"
+FIBER = Path(sys.executable).with_name("fiber")
 #: seconds between two looks at the run, at which look a worker is killed, and which one is drawn
 INTERVAL, KILLED, DRAWN = 0.4, 6, 12
 #: legible on the light and the dark pages of GitHub and of the documentation
@@ -151,7 +154,12 @@ def running(scratch: Path) -> Iterator[subprocess.Popen[str]]:
         "FIBER_TRACE": str(scratch / "out.json"),
     }
     with subprocess.Popen(
-        [sys.executable, PROGRAM], env=environ, cwd=scratch, stdout=subprocess.PIPE, text=True
+        [sys.executable, PROGRAM],
+        env=environ,
+        cwd=scratch,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as program:
         try:
             yield program
@@ -159,12 +167,34 @@ def running(scratch: Path) -> Iterator[subprocess.Popen[str]]:
             program.kill()
 
 
+@contextlib.contextmanager
+def dashboard(run: str) -> Iterator[Any]:
+    """Open the dashboard of a run; yields the browser that shows it."""
+    # what tests look at the page with
+    sys.path.append(str(ROOT / "tests" / "support"))
+    from browser import Browser
+
+    command = [FIBER, "dashboard", "--listen", "127.0.0.1:0", run]
+    with (
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server,
+        Browser(1200, 1350) as browser,
+    ):
+        try:
+            assert server.stderr is not None
+            browser.open(re.findall(r"http://\S+?(?=;)", server.stderr.readline())[0])
+            yield browser
+        finally:
+            server.terminate()
+
+
 def watch(program: subprocess.Popen[str]) -> tuple[RenderableType, Progress]:
     """Look at the run until it is drawn; return what ``fiber top`` shows then, and how far it is."""
+    assert program.stdin is not None
     assert program.stdout is not None
     lines = (json.loads(line) for line in program.stdout)
-    board = top.Board(next(lines)["run"])
-    with contextlib.closing(board):
+    run = next(lines)["run"]
+    with contextlib.closing(top.Board(run)) as board, dashboard(run) as page:
+        print(file=program.stdin, flush=True)
         for look in range(DRAWN + 1):
             board.look()
             if look == KILLED:
@@ -175,6 +205,9 @@ def watch(program: subprocess.Popen[str]) -> tuple[RenderableType, Progress]:
                 now = Progress(**line["progress"])
                 if time.monotonic() >= due:
                     break
+        page.send("Emulation.setScrollbarsHidden", hidden=True)
+        page.evaluate("document.querySelector('button[data-seconds=\"60\"]').click()")
+        page.screenshot(IMAGES / "dashboard.png")
         return top.render(board, top.View(), height=40), now
 
 
@@ -192,7 +225,7 @@ def main() -> None:
         file = Path(folder) / "out.json"
         events = trace.read(file)
         said = subprocess.run(
-            [Path(sys.executable).with_name("fiber"), "trace", "summary", file.name],
+            [FIBER, "trace", "summary", file.name],
             cwd=folder,
             check=True,
             stdout=subprocess.PIPE,

@@ -1,13 +1,15 @@
 """The small program that ``pictures.py`` watches: 320 simulations on eight workers.
 
 A simulation needs an accelerator, and ``pictures.py`` offers seven, so that one worker waits. Two
-simulations are slow and one fails. Lines of JSON on stdout have the run's id and the progress of the map.
+simulations are slow and one fails. Lines of JSON on stdout have the run's id and the progress of the map, which
+begins with a line on stdin.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -47,6 +49,8 @@ def main() -> None:
     """Simulate all cases, and do without the one that fails."""
     with mp.Pool(WORKERS) as pool:
         say(run=mp.status().run)
+        # who watches is ready
+        sys.stdin.readline()
         try:
             pool.map(simulate, range(CASES), chunksize=1, progress=tell)
         except ValueError as error:
