@@ -128,7 +128,8 @@ class WorkerStatus:
     is_slow: bool = False
     #: id of its job, by which ``fiber logs`` and ``fiber exec`` name it; "" until it has one
     job: str = ""
-    #: bytes of its resident memory; None where that is not known, as on another host
+    #: bytes of its resident memory; None until it is known: a worker elsewhere is asked for it at the first
+    #: look, and every five seconds while somebody looks
     memory: int | None = None
 
 

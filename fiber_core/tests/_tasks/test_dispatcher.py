@@ -64,6 +64,17 @@ def test_a_worker_that_dials_again_loses_what_it_held_and_gets_the_function_anew
     assert master.observer.events[-1] == ("cut", "a")
 
 
+def test_memory_is_asked_for_now_and_then_and_is_what_was_told_last(master, peer):
+    master.ask(peer)
+    assert master.dispatcher.ask_memory(1000.0) == {"a": None}
+    assert len(peer.of_kind(Kind.LOOK)) == 1
+    master.send(peer, Kind.SEEN, [protocol.seen(12345)])
+    assert master.dispatcher.ask_memory(1000.0) == {"a": 12345}
+    assert len(peer.of_kind(Kind.LOOK)) == 1
+    assert master.dispatcher.ask_memory(0.0) == {"a": 12345}
+    assert len(peer.of_kind(Kind.LOOK)) == 2
+
+
 def test_one_that_has_to_go_is_asked_for_what_it_has_not_begun(master, peer):
     master.begin(square, list(range(1000)))
     ((first, items),) = peer.tasks()

@@ -288,6 +288,21 @@ def test_what_has_not_begun_of_a_long_entry_is_handed_back_and_what_is_done_come
     assert credits == 1
 
 
+def test_a_worker_tells_of_its_memory_when_it_is_asked_in_a_task_and_between_two(pool):
+    def seen():
+        return protocol.read_seen(pool.link.next(Kind.SEEN).body)
+
+    pool.link.deliver(Kind.LOOK)
+    assert seen() > 2**20
+    pool.run(wait_on_three, list(range(4)))
+    assert begun.wait(20)
+    pool.done_up_to(3)
+    pool.link.deliver(Kind.LOOK)
+    assert seen() > 2**20
+    go_on.set()
+    pool.done_up_to(4)
+
+
 def test_an_entry_behind_a_long_one_is_handed_back_whole_with_its_credit(pool):
     call = pool.call(wait_on_three, list(range(8)))
     pool.teach(call)

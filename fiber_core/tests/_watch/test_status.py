@@ -19,6 +19,7 @@ from fiber._tasks.dispatcher import Dispatcher, HeldTasks, Mishaps
 from fiber._tasks.pending.table import PendingTable
 from fiber._watch import status as module
 from fiber._watch.status import Asker
+from fiber._workers.group import WorkerGroup
 from fiber._workers.records import WorkerRecord
 from fiber.exceptions import FiberError
 from fiber.model import JobState, JobStatus
@@ -100,6 +101,15 @@ def test_a_task_that_takes_much_longer_than_the_others_of_its_call_is_slow(
 )
 def test_a_task_is_slow_after_a_second_and_five_times_the_median(seconds, usual, expected):
     assert module._is_slow(HeldTasks(1, "train", seconds, usual), 1.0) is expected
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_memory_is_told_of_workers_here_and_elsewhere(pool, monkeypatch, is_here):
+    monkeypatch.setattr(WorkerGroup, "is_here", is_here)
+    pool.map(square, range(50))
+
+    until(lambda: all((one.memory or 0) > 2**20 for one in only_pool().workers))
+    assert fiber.status().memory > 2**20
 
 
 def test_a_task_that_ran_again_is_counted(pool, tmp_path):

@@ -407,6 +407,7 @@ class TestLiars:
             frame(Kind.KEPT, bytes(16)),
             frame(Kind.KEPT, b"\xff" * 16),
             frame(Kind.MISSING, bytes(16)),
+            frame(Kind.SEEN, bytes(7)),
             frame(Kind.BROKEN, b"".join(codec.dumps(ValueError("x")))),
             frame(Kind.CALL, b"x" * 20, size=2**63),
         ]

@@ -519,6 +519,18 @@ class Dispatcher:
                 errors=tuple(self.mishaps.last),
             )
 
+    def ask_memory(self, interval: float) -> dict[str, int | None]:
+        """Resident memory of workers by identity, as each told last, and ask for it anew.
+
+        Args:
+            interval: seconds for which what was asked for is good enough.
+        """
+        now = time.monotonic()
+        with self.lock:
+            for session in self._sessions.values():
+                session.look(now, interval)
+            return {session.ident: session.memory for session in self._sessions.values()}
+
     def close(self) -> None:
         """Cancel timers and forget workers."""
         with self.lock:
@@ -552,6 +564,8 @@ class Dispatcher:
             entry, stop = protocol.read_kept(message.body)
             with self.lock:
                 self._feed(events.RevokeAnswered(session.name, entry, stop))
+        elif message.kind is Kind.SEEN:
+            session.memory = protocol.read_seen(message.body)
         elif message.kind is Kind.UNREAD:
             self._unread(session, protocol.read_entry(message.body))
         elif message.kind is Kind.MISSING:

@@ -17,6 +17,8 @@ UNREAD   up        ``Entry``: its items could not be unpickled, send each pickle
 MISSING  up        digest of a function that the worker has not, or no longer; in a message of
                    number ``SHARED`` from a worker that cannot map shared memory
 RETIRE   down      empty: the worker is to exit
+LOOK     down      empty: the worker is to tell of itself, since somebody looks
+SEEN     up        ``Seen``: bytes of its resident memory; 0 where it cannot tell
 BROKEN   up        the pickled exception of a failed initializer
 ======== ========= ==================================================================
 """
@@ -54,6 +56,7 @@ class Mode(enum.IntFlag):
 _TASKS = struct.Struct("<QQQQQB16s7x")
 _DONE = struct.Struct("<QQQdB15x")
 _KEPT = struct.Struct("<QQ")
+_SEEN = struct.Struct("<Q")
 _ENTRY = struct.Struct("<Q")
 _ASK = struct.Struct("<B")
 _CONTEXT = struct.Struct("<H")
@@ -177,6 +180,19 @@ def read_kept(body: memoryview) -> tuple[int, int]:
         raise WireError(msg)
     entry, stop = _KEPT.unpack(body)
     return entry, stop
+
+
+def seen(memory: int | None) -> bytes:
+    """A SEEN body."""
+    return _SEEN.pack(memory or 0)
+
+
+def read_seen(body: memoryview) -> int | None:
+    """Bytes of resident memory of a SEEN body; None where they cannot be told."""
+    if len(body) != _SEEN.size:
+        msg = "a SEEN body makes no sense"
+        raise WireError(msg)
+    return int(_SEEN.unpack(body)[0]) or None
 
 
 def function(name: bytes, pickled: Sequence[frames.Buffer] = ()) -> list[frames.Buffer]:

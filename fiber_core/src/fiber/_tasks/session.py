@@ -34,6 +34,9 @@ class Session:
         self._peer = peer
         self._target = target
         self._sent: set[bytes] = set()
+        #: bytes of its resident memory as it told last, and when it was asked
+        self.memory: int | None = None
+        self._asked: float | None = None
         #: True where its process may map memory of this one
         self.shares_memory = peer.is_same_host
 
@@ -83,6 +86,12 @@ class Session:
     def revoke(self, entry: int) -> None:
         """Send REVOKE: the worker is to hand back what it has not begun of an entry."""
         self._peer.send(Kind.REVOKE, self._target, 0, [protocol.entry(entry)])
+
+    def look(self, now: float, interval: float) -> None:
+        """Send LOOK, unless that was done less than ``interval`` seconds ago: the worker tells of itself."""
+        if self._asked is None or now - self._asked >= interval:
+            self._asked = now
+            self._peer.send(Kind.LOOK, self._target, 0)
 
     def retire(self) -> None:
         """Send RETIRE: the worker is to exit."""

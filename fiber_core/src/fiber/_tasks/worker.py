@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fiber._base.entry_points import load_object
+from fiber._base.process_memory import resident
 from fiber._tasks import arguments, protocol
 from fiber._tasks.call import Unsendable
 from fiber._tasks.outcomes import Outcomes
@@ -495,6 +496,11 @@ class Worker:
             # nothing runs and everything before it in the pipe is done
             number = protocol.read_entry(message.body)
             self._link.send(Kind.KEPT, self._target, 0, [protocol.kept(number, 2**63)])
+        elif message.kind is Kind.LOOK:
+            self._send_seen()
+
+    def _send_seen(self) -> None:
+        self._link.send(Kind.SEEN, self._target, 0, [protocol.seen(resident())])
 
     def _function(self, tasks: Tasks) -> Any:
         functions = self._functions
@@ -624,7 +630,10 @@ class Worker:
                 return
 
     def _handle_control(self, message: Message, current: RunningEntry | None) -> None:
-        """Answer a REVOKE; put any other message into the inbox."""
+        """Answer a REVOKE or a LOOK; put any other message into the inbox."""
+        if message.kind is Kind.LOOK:
+            self._send_seen()
+            return
         if message.kind is not Kind.REVOKE:
             self._inbox.append(message)
             return

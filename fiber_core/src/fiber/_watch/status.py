@@ -10,11 +10,12 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
+from fiber._base.process_memory import resident
 from fiber._objects.address import Kind
 from fiber._objects.queue.channel import Channel
 from fiber._objects.store import Store
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 #: a task is slow once it has run for so many times the median
 _SLOW_FACTOR = 5.0
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def collect(runtime: Runtime) -> RunStatus:
@@ -65,7 +65,7 @@ def collect(runtime: Runtime) -> RunStatus:
             if isinstance(shared, Channel) and shared.kind is Kind.QUEUE
         ),
         host=os.uname().nodename,
-        memory=_memory(os.getpid()),
+        memory=resident(),
     )
 
 
@@ -78,10 +78,10 @@ def as_data(runtime: Runtime) -> dict[str, Any]:
 def of_group(group: WorkerGroup) -> PoolStatus:
     """Return the status of one group of workers."""
     tasks, outlook = group.dispatcher.look(), group.manager.outlook()
-    # numbers of processes elsewhere, or in containers, mean others here
-    memory_of = _memory if group.is_here else None
+    # numbers of processes elsewhere, or in containers, mean others here: these tell themselves
+    told = None if group.is_here else group.dispatcher.ask_memory(group.timing.memory_look)
     workers = tuple(
-        _of_worker(one, tasks.held.get(one.ident, HeldTasks()), group.timing.slow_task, memory_of)
+        _of_worker(one, tasks.held.get(one.ident, HeldTasks()), group.timing.slow_task, told)
         for one in group.records()
     )
     names = {one.ident: one.name for one in group.records()} if tasks.errors else {}
@@ -107,7 +107,7 @@ def _of_worker(
     record: WorkerRecord,
     held: HeldTasks,
     slow: float,
-    memory_of: Callable[[int | None], int | None] | None = None,
+    told: Mapping[str, int | None] | None = None,
 ) -> WorkerStatus:
     child, status = record.child, record.child.status
     process = child.process_status(record.index)
@@ -121,11 +121,13 @@ def _of_worker(
         state = "waiting" if status is not None and _is_pending(child) else "starting"
     else:
         state = "busy" if held.items else "idle"
+    pid = None if process is None else process.pid
+    here = None if pid is None or told is not None else resident(pid)
     said = status.message if status is not None and state in {"suspended", "waiting"} else ""
     return WorkerStatus(
         name=record.name,
         host=child.host,
-        pid=None if process is None else process.pid,
+        pid=pid,
         state=state,
         reason=said,
         running=held.items,
@@ -134,29 +136,8 @@ def _of_worker(
         usual=held.usual,
         is_slow=_is_slow(held, slow),
         job=_job_of(child),
-        memory=None if process is None or memory_of is None else memory_of(process.pid),
+        memory=here if told is None else told.get(record.ident),
     )
-
-
-def _memory(pid: int | None) -> int | None:
-    """Resident memory of a process of this host; None where it cannot be told."""
-    if pid is None:
-        return None
-    if sys.platform == "linux":
-        # psutil takes ten times as long, and there may be a thousand workers
-        try:
-            with open(f"/proc/{pid}/statm", "rb") as file:
-                return int(file.read().split()[1]) * _PAGE
-        except OSError:
-            # it has ended
-            return None
-    else:
-        import psutil
-
-        try:
-            return int(psutil.Process(pid).memory_info().rss)
-        except psutil.Error:
-            return None
 
 
 def _is_slow(held: HeldTasks, least: float) -> bool:

@@ -74,6 +74,8 @@ class Kind(enum.IntEnum):
     MISSING = 39
     BROKEN = 40
     UNREAD = 41
+    LOOK = 42
+    SEEN = 43
 
 
 _KINDS = {int(kind): kind for kind in Kind}

@@ -177,6 +177,8 @@ class Timing(Durations):
     job_answer: float = 15.0
     #: between two looks at a run that somebody has on a page
     look: float = 1.0
+    #: for which what a worker elsewhere told of its memory is good enough
+    memory_look: float = 5.0
     #: of a task, before it can be told to be slow
     slow_task: float = 1.0
 
