@@ -145,6 +145,10 @@ class Config:
     keep_failed: bool = values.field(
         default=False, metadata=_metadata("keep failed tasks, for fiber replay")
     )
+    #: True to have breakpoint() in a child open a prompt on the program's terminal
+    debugger: bool = values.field(
+        default=False, metadata=_metadata("breakpoint() in workers opens a prompt here")
+    )
     #: True to have each task in a span of OpenTelemetry
     otel: bool = values.field(
         default=False, metadata=_metadata("a span of OpenTelemetry for each task")

@@ -63,6 +63,10 @@ def _become(link: Link, instructions: Instructions, hello: Hello, index: int) ->
         prepare(payload["preparation"])
     process = codec.loads(memoryview(payload["process"]))
     runtime.process = process
+    if runtime.config.debugger:
+        # by name: few programs stop in a worker
+        describe = getattr(process, "describe_task", lambda: "")
+        entry_points.load_object("fiber._watch.debugger:install")(runtime, link.url, describe)
     sentinel = _parent_sentinel(link)
     code = _run(process, sentinel)
     if not link.is_intact:

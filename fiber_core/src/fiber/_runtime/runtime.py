@@ -399,6 +399,9 @@ class Runtime:
                     # there is something to see from now on
                     self.own(StatusSocket(self))
                     self.own(StackFile(self.directory, self.ident))
+                    if self.config.debugger:
+                        # by name, as below
+                        self.own(load_object("fiber._watch.debugger:DebuggerService")(self))
                     if self.config.metrics is not None:
                         # by name: what counts is built upon what runs
                         serve = load_object("fiber._watch.metrics:serve_run")

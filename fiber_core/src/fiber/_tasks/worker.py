@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from fiber._base.entry_points import load_object
 from fiber._base.process_memory import resident
 from fiber._tasks import arguments, protocol
-from fiber._tasks.call import Unsendable
+from fiber._tasks.call import Unsendable, name_of
 from fiber._tasks.outcomes import Outcomes
 from fiber._tasks.protocol import Done, Mode, Tasks
 from fiber._tasks.shared_payload import MappedArguments, PayloadNotFoundError, PayloadStore
@@ -54,6 +54,11 @@ class RunningEntry:
         self._index = tasks.start
         self._limit = tasks.stop
         self._lock = threading.Lock()
+
+    @property
+    def index(self) -> int:
+        """The first item of the unit that runs."""
+        return self._index
 
     @property
     def limit(self) -> int:
@@ -420,6 +425,8 @@ class Worker:
         #: True where the last receive had to wait, so reading before waiting would be in vain
         self._waits = False
         self._running: Batch | None = None
+        #: its function
+        self._called: Any = None
         self._unread = timing.unread
         self._control_reader: ControlReader[Batch] = ControlReader(
             self._read_control, self._flush_results, timing.unread
@@ -453,6 +460,11 @@ class Worker:
                     self._ask(protocol.CREDITS)
         finally:
             self._control_reader.close()
+
+    def describe_task(self) -> str:
+        """The function and the item that run, for people; "" for none."""
+        batch, called = self._running, self._called
+        return "" if batch is None else f"{name_of(called)}[{batch.current.index}]"
 
     def report_broken(self, error: BaseException) -> None:
         """Send BROKEN: the initializer failed."""
@@ -566,6 +578,7 @@ class Worker:
             batch.fail(error)
             return
         call = _adapted(mode, function)
+        self._called = function
         if tasks.context:
             # by name: few programs want spans
             in_spans = load_object("fiber._watch.spans:in_spans")
@@ -579,7 +592,7 @@ class Worker:
         try:
             batch.run(call, items)
         finally:
-            self._running = None
+            self._running = self._called = None
             self._control_reader.rest()
         if batch.was_long:
             self._read_buffered(None)

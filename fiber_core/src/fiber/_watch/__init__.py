@@ -12,4 +12,7 @@ status        the status of a run: collected here, or asked for at another progr
 answers       what a program answers at its status socket: status, timeline, logs
 trace         a timeline of all pools, written to a file
 display       where it is shown: a terminal, a notebook, lines
+metrics       statuses as Prometheus reads them
+spans         a span of OpenTelemetry for each task
+debugger      the prompt of a worker that has stopped, on the program's terminal
 """

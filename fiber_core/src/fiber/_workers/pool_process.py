@@ -41,6 +41,11 @@ class PoolWorker(Process):
         self._pool_target = target
         self._initializer = initializer
         self._initargs = initargs
+        self._worker: Worker | None = None
+
+    def describe_task(self) -> str:
+        """The task that runs, for people; "" for none."""
+        return "" if self._worker is None else self._worker.describe_task()
 
     def run(self) -> None:
         """Work until the pool ends."""
@@ -58,6 +63,7 @@ class PoolWorker(Process):
 
         store = SealedPayloadStore(current)
         worker = Worker(link, self._pool_target, redial, store, timing=current.timing)
+        self._worker = worker
         if self._initializer is not None:
             try:
                 self._initializer(*self._initargs)
