@@ -1,25 +1,16 @@
 """``breakpoint()`` in workers: one prompt at a time on the terminal of their program."""
 
-import contextlib
 import os
-import pty
-import re
-import select
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
-from waiting import PATIENCE
+from terminals import Terminal
 
 HEAD = """
-import fcntl, os, sys, termios, time
 import fiber
-
-if os.isatty(0):
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 def double(number):
     for _ in range(1):
@@ -32,59 +23,14 @@ def wait_at_prompt(number):
 """
 
 
-class Terminal:
-    """A program on a terminal of its own."""
-
-    def __init__(self, folder, body, **environ):
-        (folder / "program.py").write_text(HEAD + "\nif __name__ == '__main__':\n" + body)
-        self._ours, theirs = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, folder / "program.py"],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-            env={**os.environ, "FIBER_DEBUGGER": "1", **environ},
-        )
-        os.close(theirs)
-        #: what was shown and not yet expected
-        self.shown = ""
-
-    def expect(self, pattern):
-        """Read until a pattern is shown; returns the match."""
-        deadline = time.monotonic() + PATIENCE
-        while not (found := re.search(pattern, self.shown)):
-            ready = select.select([self._ours], [], [], max(0.0, deadline - time.monotonic()))[0]
-            assert ready, f"{pattern!r} is not shown: {self.shown}"
-            try:
-                self.shown += os.read(self._ours, 4096).decode()
-            except OSError:
-                pytest.fail(f"the program has ended before {pattern!r}: {self.shown}")
-        self.shown = self.shown[found.end() :]
-        return found
-
-    def type(self, line):
-        os.write(self._ours, line.encode())
-
-    def close(self):
-        self.process.kill()
-        self.process.wait()
-        os.close(self._ours)
-
-    def end(self):
-        """Wait for the end of the program; returns its exit code and the rest that it showed."""
-        with contextlib.suppress(OSError):
-            while data := os.read(self._ours, 4096):
-                self.shown += data.decode()
-        return self.process.wait(PATIENCE), self.shown
-
-
 @pytest.fixture
 def terminal(tmp_path):
     opened = []
 
     def started(body, **environ):
-        opened.append(Terminal(tmp_path, body, **environ))
+        program = tmp_path / "program.py"
+        program.write_text(HEAD + "\nif __name__ == '__main__':\n" + body)
+        opened.append(Terminal(program, {**os.environ, "FIBER_DEBUGGER": "1", **environ}))
         return opened[-1]
 
     yield started

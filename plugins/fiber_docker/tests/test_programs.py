@@ -9,6 +9,7 @@ import pytest
 from docker.context import ContextAPI
 
 from commands import ran
+from terminals import Terminal
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -176,3 +177,30 @@ def test_a_worker_that_is_paused_for_longer_than_its_lease_goes_on(engine, tmp_p
 
     assert (out, err) == ("begun again 0\n", "")
     assert engine.containers() == []
+
+
+STOPS = """
+import fiber
+
+def half(number):
+    breakpoint()
+    return number / 2
+
+if __name__ == "__main__":
+    with fiber.Executor(1) as executor:
+        print("result", executor.submit(half, 4).result())
+"""
+
+
+def test_a_breakpoint_in_a_container_has_its_prompt_on_the_programs_terminal(engine, tmp_path):
+    (tmp_path / "program.py").write_text(STOPS)
+    environ = engine.environ(FIBER_DEBUGGER="1")
+    with contextlib.closing(Terminal(tmp_path / "program.py", environ)) as shown:
+        shown.expect(r"PoolWorker-\d+ \(pid \d+ on \S+\), half\[0\], has stopped")
+        shown.expect(r"\(Pdb\) ")
+        shown.type("number = 10\n")
+        shown.expect(r"\(Pdb\) ")
+        shown.type("c\n")
+        code, rest = shown.end()
+
+    assert (code, "result 5.0" in rest) == (0, True), rest
