@@ -33,24 +33,24 @@ WORDS = {
     "memory_limit": "`memory` is enforced",
     "devices": "devices (`gpu` and others)",
     "detached": "`fiber run` without `-a`",
-    "fork": "several processes a job",
-    "suspend": "stopped jobs are told apart",
+    "fork": "several processes in one job",
+    "suspend": "stopped jobs are recognised",
     "same_host": "jobs see this machine's files",
-    "streams": "jobs that cannot dial are reached by streams",
-    "drain": "workers that have to go hand over their work",
+    "streams": "jobs that cannot connect are reached by streams",
+    "drain": "workers that lose their place hand over their work",
 }
 _TOP = """\
 # Backends
 
-What each backend can do, and what the [conformance kit](testing.md) found when it was run on it. What a backend does not
-do is refused with a sentence before anything is started; `fiber plugins` has the same for what is installed, and
-`fiber plugin check NAME` runs the kit there. `k8s` is a cluster that the tests emulate, `k8s-live` a real API server,
+This page shows what each backend can do, and the results of the [conformance kit](testing.md). If a backend cannot do what is
+asked for, Fiber says so and starts nothing. `fiber plugins` shows the same for the installed backends, and
+`fiber plugin check NAME` runs the kit on one of them. `k8s` is a cluster that the tests emulate; `k8s-live` is a real API server,
 scheduler and kubelet of Kubernetes 1.20, [seen from outside](../design/emulated-cluster.md#on-a-real-cluster).
 """
 _KIT = """\
 ## The kit
 
-Tests passed, and tests that do not apply because the backend does not declare what they need.
+The number of passed tests and, in brackets, of tests that do not apply because the backend does not declare what they need.
 """
 #: what is measured in each part of the table; the last part has what no other one names
 PARTS: dict[str, tuple[str, ...]] = {
@@ -73,8 +73,8 @@ PARTS: dict[str, tuple[str, ...]] = {
 _TIMES = """\
 ## Measured
 
-In seconds, unless a line says otherwise, in one run on a small machine that did other work besides: they tell the order of
-magnitude and promise nothing.
+Times are in seconds, unless a line says otherwise. They were measured in one run on a small, busy machine: they show the order of
+magnitude and are no promise.
 """
 
 

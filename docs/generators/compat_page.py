@@ -19,12 +19,12 @@ _HEAD = """\
 
 <!-- written by docs/generators/compat_page.py -->
 
-Every public name of Python {python}'s `multiprocessing` and its modules, compared by a test to what Fiber has: the name,
-the members of each class, and every signature. **Same** names do what the standard library's do, between machines too.
-**Better** ones do that and more. **Different** ones say what is different, and why.
+This page lists every public name of Python {python}'s `multiprocessing` and its modules. A test compares each of them with
+Fiber's: the name, the members of each class, and every signature. Names under **same** do what the standard library's do, also
+between machines. **Better** names do that and more. For **different** names the table says what differs and why.
 
-Exceptions (`TimeoutError`, `ProcessError`, `queue.Full` and so on) are the standard library's own classes, and contexts
-and process objects are subclasses of its classes. What crosses processes is never the standard library's own.
+Exceptions (`TimeoutError`, `ProcessError`, `queue.Full` and so on) are the standard library's own classes, and contexts and
+process objects are subclasses of its classes. Objects that are sent between processes are always Fiber's.
 """
 
 _ABSENT_FOR = "absent: "
@@ -34,7 +34,7 @@ _ABSENT = """\
 
 | module | why |
 |---|---|
-| `heap`, `popen_*`, `resource_sharer`, `resource_tracker`, `forkserver`, `spawn` | how the standard library works inside |
+| `heap`, `popen_*`, `resource_sharer`, `resource_tracker`, `forkserver`, `spawn` | internal to the standard library |
 """
 
 

@@ -33,28 +33,28 @@ def _all(prefix: str, names: str, deviation: Deviation) -> dict[str, Deviation]:
 
 
 def _internal(
-    prefix: str, names: str, why: str = "how the stdlib's module works inside"
+    prefix: str, names: str, why: str = "internal to the stdlib's module"
 ) -> dict[str, Deviation]:
     return _all(prefix, names, Deviation("different", f"absent: {why}", covers=True))
 
 
 _CLASS = (
-    "a class, where the stdlib has a function that makes one: it can be named in annotations and "
-    "asked for by `isinstance`; works between machines"
+    "a class, so that annotations and `isinstance` can name it (the stdlib has a function that makes "
+    "one); works between machines"
 )
 _HOLDER = (
-    f"{_CLASS}; where its holder dies the next one gets it and is warned, or told by an error "
+    f"{_CLASS}; if its holder dies, the next process gets it, with a warning, or gets an error "
     '(`on_holder_death="raise"`)'
 )
-_PERMITS = f"{_CLASS}; permits of holders that died come back if asked for (`recover=True`)"
-_PROGRESS = "`progress=True` shows how far it is, see [](../guides/watching.md)"
+_PERMITS = f"{_CLASS}; with `recover=True` the permits of dead holders come back"
+_PROGRESS = "`progress=True` shows the progress, see [](../guides/watching.md)"
 _CTX = "`ctx` may be omitted; works between machines"
-_DESCRIPTORS = "descriptors mean nothing to another machine"
+_DESCRIPTORS = "a file descriptor is meaningless on another machine"
 _TRUST = (
-    "between hosts by TLS; nothing is unpickled from who has not proved who it is, and "
-    "without an authkey only processes of the run get in: see [](../guides/two-programs.md)"
+    "uses TLS between hosts; nothing is unpickled from a peer that has not proved that it knows the "
+    "key, and without an authkey only processes of the run can connect: see [](../guides/two-programs.md)"
 )
-_SERVER = "how the stdlib's server works inside; ours has another protocol"
+_SERVER = "internal to the stdlib's server; Fiber's has another protocol"
 
 #: by the key of a name, see compat_walk.py
 TABLE: dict[str, Deviation] = {
@@ -63,51 +63,52 @@ TABLE: dict[str, Deviation] = {
     **_all("", "Lock RLock", better(_HOLDER)),
     **_all("", "Semaphore BoundedSemaphore", better(_PERMITS)),
     "Queue": better(
-        f"{_CLASS}; values are pickled in `put`, so that one that cannot be is an error there; what "
-        "a reader that dies was not given by `get` is not lost"
+        f"{_CLASS}; `put` pickles the value, and raises if that fails; items that a dead reader had "
+        "fetched and `get` had not returned are not lost"
     ),
-    "SimpleQueue": better(f"{_CLASS}; what a reader that dies was not given is not lost"),
+    "SimpleQueue": better(f"{_CLASS}; items that a dead reader had not been given are not lost"),
     "JoinableQueue": better(
-        f"{_CLASS}; tasks that a reader has not finished when it dies go to another one, and are not "
-        "counted as done"
+        f"{_CLASS}; unfinished tasks of a dead reader go to another reader, and are not counted as done"
     ),
     "Pool": better(
-        "a class; a worker that dies is replaced and its tasks are run again; grows and shrinks; "
-        "tasks may ask for resources, see [](../guides/errors-and-retries.md)"
+        "a class; a dead worker is replaced and its tasks run again; can grow and shrink; "
+        "tasks may ask for resources; see [](../guides/errors-and-retries.md)"
     ),
     "Process": better(
-        "runs on the backend that was chosen; `@fiber.meta` says what it needs; `exitcode` and "
-        "`join` raise `StartError` where the platform could not start it; Ctrl-C interrupts children "
-        "as there, and those on other hosts too, see [](../design/overview.md#ctrl-c)"
+        "runs on the chosen backend; `@fiber.meta` says which resources it needs; `exitcode` and "
+        "`join` raise `StartError` if the platform could not start it; Ctrl-C interrupts children "
+        "as in the stdlib, and also those on other hosts, see [](../design/overview.md#ctrl-c)"
     ),
     **_all(
         "",
         "Process.terminate Process.kill",
         different(
-            "its own children end with it, on every backend, and none is left without a parent; there "
-            "those of a killed process go on. They may have no time to say that its parent is gone"
+            "also ends the process's own children, on every backend, possibly before they notice that "
+            "their parent is gone; in the stdlib the children of a killed process continue"
         ),
     ),
     "Process.pid": different(
-        "of the host that it runs on; there, and here too, its supervisor reaps it when it ends, so that "
-        "from then on the number may be another process's, where the stdlib keeps it until `join()`. Use "
-        "`terminate()`, `kill()`, `sentinel` and `exitcode`, which never mean another one"
+        "a number of the host on which the process runs. Its supervisor reaps it at its end; from then on "
+        "another process may get the number, which the stdlib keeps until `join()`. Use "
+        "`terminate()`, `kill()`, `sentinel` and `exitcode`, which never refer to another process"
     ),
     "Process.interrupt": better("on every Python; the stdlib has it since 3.14"),
     "Pipe": better(
-        "its ends work between machines, and each may be held by many processes; between machines "
-        "`close()` waits until what was sent has arrived, and `send()` does not"
+        "its ends work between machines, and many processes may hold each; between machines "
+        "`close()` waits until everything that was sent has arrived, and `send()` does not"
     ),
-    "cpu_count": different("the CPUs that the backend has for jobs, by affinity and quota"),
+    "cpu_count": different(
+        "the number of CPUs that the backend has for jobs, by affinity and quota"
+    ),
     "get_start_method": different(
-        '"spawn" where none was chosen; see [](../guides/contexts.md) for what names mean'
+        '"spawn" by default; see [](../guides/contexts.md) for the meaning of the names'
     ),
     "get_all_start_methods": different(
-        'the names of the platform, "spawn" first; all of them mean Fiber\'s own start'
+        'the names of the platform, "spawn" first; all of them mean Fiber\'s own way to start'
     ),
     "freeze_support": different(
-        "a frozen program is told to call `set_executable`, because Fiber starts its children with "
-        "an interpreter"
+        "in a frozen program, raises an error that asks for `set_executable`, because Fiber starts "
+        "children with an interpreter"
     ),
     "reducer": different(
         "cannot be replaced; types are registered with `fiber.reduction.register` or `copyreg`"
@@ -115,36 +116,38 @@ TABLE: dict[str, Deviation] = {
     **_all(
         "",
         "Value Array RawValue RawArray",
-        better("in shared memory on one host, served by their maker to others, with one API"),
+        better(
+            "shared memory on one host; on other hosts the same API, served by the process that created it"
+        ),
     ),
     "Manager": better(
-        "used from other machines too; `fiber.managers.AsyncManager` has calls that return at once"
+        "can be used from other machines; calls of `fiber.managers.AsyncManager` return at once"
     ),
     # -- pool
-    "pool.Pool": better("see `Pool` of the package; `context` is accepted and changes nothing"),
-    "pool.Pool.Process": different("absent: override nothing to have workers with children"),
+    "pool.Pool": better("see `Pool` of the package; `context` is accepted but has no effect"),
+    "pool.Pool.Process": different("absent: workers may have children without it"),
     **_all("pool", "Pool.map Pool.starmap Pool.starmap_async", better(_PROGRESS)),
     "pool.Pool.map_async": better(
-        f"of an empty iterable, too, the callback is called, with `[]`; {_PROGRESS}"
+        f"calls the callback also for an empty iterable, with `[]`; {_PROGRESS}"
     ),
     "pool.Pool.close": different(
-        "a worker that has not begun when nothing is left to do, for want of a place perhaps, is not "
-        "waited for: its initializer does not run"
+        "does not wait for a worker that has not started when no task is left, for example because it "
+        "has no place: its initializer does not run"
     ),
     **_all(
         "pool",
         "Pool.imap Pool.imap_unordered",
         better(
-            "where the iterable raises, the items before it come first, also those of its chunk"
+            "if the iterable raises, the results of all items before that come first, also those of the same chunk"
         ),
     ),
     "pool.ThreadPool": different(
-        "the stdlib's own class; threads do not cross processes. It is no subclass of Fiber's `Pool`"
+        "the stdlib's own class, because threads stay in one process; not a subclass of Fiber's `Pool`"
     ),
     **_all(
         "pool",
         "ApplyResult AsyncResult MapResult IMapIterator IMapUnorderedIterator",
-        different("made by a pool only, with arguments of its own; its methods are the same"),
+        different("created only by a pool, with other arguments; the methods are the same"),
     ),
     **_internal("pool", "ExceptionWithTraceback INIT mapstar rebuild_exc starmapstar worker"),
     # -- queues
@@ -153,16 +156,16 @@ TABLE: dict[str, Deviation] = {
     **_all(
         "managers",
         "BaseManager SyncManager",
-        different("`serializer` is pickle: XML-RPC is refused; `shutdown_timeout` on every Python"),
+        different(
+            "`serializer` can only be pickle, not XML-RPC; has `shutdown_timeout` on every Python"
+        ),
     ),
-    "managers.MakeProxyType": different("no `_cache`, which is for the stdlib's own use"),
+    "managers.MakeProxyType": different("has no `_cache`, which is private to the stdlib"),
     "managers.SharedMemoryManager": different(
-        "its blocks go with the run, however that ends; for backends whose processes share a host"
+        "its blocks are removed when the run ends, in whatever way; only for backends whose processes share a host"
     ),
     "managers.Server": Deviation("different", f"its methods are {_SERVER}", covers=True),
-    "managers.Value.value": different(
-        "an attribute of each object, where the stdlib's has a property"
-    ),
+    "managers.Value.value": different("an attribute of each object; a property in the stdlib"),
     **_internal(
         "managers",
         "HAS_SHMEM ProcessLocalSet SharedMemoryServer all_methods convert_to_error dispatch "
@@ -172,10 +175,10 @@ TABLE: dict[str, Deviation] = {
     # -- connection
     "connection.Client": better(_TRUST),
     "connection.Listener": better(
-        f"{_TRUST}. An empty authkey and AF_UNIX addresses without a file are refused"
+        f"{_TRUST}. Rejects an empty authkey, and AF_UNIX addresses without a file"
     ),
     "connection.Connection": different(
-        "made by `Pipe` and `Listener` only, from no descriptor; its methods are the same"
+        "created only by `Pipe` and `Listener`, not from a descriptor; the methods are the same"
     ),
     **_internal("connection", "ConnectionWrapper XmlClient XmlListener", "only for XML-RPC"),
     **_internal(
@@ -185,8 +188,8 @@ TABLE: dict[str, Deviation] = {
     ),
     # -- shared_memory
     "shared_memory.SharedMemory": better(
-        "a block goes with the run, however that ends, and with no process before; `track` on every "
-        "Python; refused by backends whose processes do not share a host"
+        "a block is removed when the run ends, in whatever way, and not when one of its processes ends; "
+        "has `track` on every Python; backends whose processes do not share a host refuse it"
     ),
     # -- synchronize
     **_all(
@@ -197,18 +200,20 @@ TABLE: dict[str, Deviation] = {
     "synchronize.SemLock": different("a base class only"),
     **{
         f"synchronize.{kind}.{name}": different(
-            "a slot that holds a function, so that `with` calls it at once; call it of an object, not of the class"
+            "a slot with a function, which makes `with` faster; call it on an object, not on the class"
         )
         for kind in ("BoundedSemaphore", "Lock", "RLock", "SemLock", "Semaphore")
         for name in ("__enter__", "__exit__")
     },
     **_internal(
-        "synchronize", "RECURSIVE_MUTEX SEMAPHORE", "numbers for the semaphores of the system"
+        "synchronize", "RECURSIVE_MUTEX SEMAPHORE", "constants for the system's semaphores"
     ),
     # -- sharedctypes
-    "sharedctypes.rebuild_ctype": different("for pickles only; has arguments of its own"),
+    "sharedctypes.rebuild_ctype": different("only for pickles; has other arguments"),
     # -- context
-    "context.DefaultContext": different("takes no context: all start in the same way"),
+    "context.DefaultContext": different(
+        "takes no context: all contexts start processes in the same way"
+    ),
     # -- process
     **_internal("process", "ORIGINAL_DIR"),
     # -- reduction
@@ -220,8 +225,8 @@ TABLE: dict[str, Deviation] = {
     ),
     "reduction.HAVE_SEND_HANDLE": different(f"False: {_DESCRIPTORS}"),
     "reduction.ForkingPickler": different(
-        "`register` is `copyreg.pickle`: it counts wherever Fiber pickles; what others have "
-        "registered with the stdlib's class counts with the stdlib only, but for torch's tensors "
+        "`register` is `copyreg.pickle` and applies wherever Fiber pickles. What libraries have "
+        "registered with the stdlib's class only applies to the stdlib, except for torch's tensors "
         "in shared memory (see [libraries](../guides/libraries.md))"
     ),
 }

@@ -42,9 +42,9 @@ _HEAD = """\
 
 <!-- written by docs/generators/contract_page.py -->
 
-What a backend is handed, what it answers and what its methods promise, in the words of the sources. `python -m pydoc
-fiber.model`, `fiber.abc` and `fiber.hookspecs` show the same of what is installed. [Writing a
-backend](../guides/writing-a-backend.md) has what backends get wrong; types are those of Python's annotations.
+This page lists the values that a backend receives and returns, and what its methods promise, in the words of the sources.
+`python -m pydoc fiber.model`, `fiber.abc` and `fiber.hookspecs` show the same for the installed version. [Writing a
+backend](../guides/writing-a-backend.md) has the rules that backends often break. Types are written as Python's annotations.
 """
 
 
