@@ -88,7 +88,9 @@ class TestRows:
         assert waits.message == "in the queue: Nodes required, maybe"
         assert lost.message == "Slurm: NODE_FAIL (NodeDown)"
         assert failed.message == "Slurm: FAILED"
-        assert rows("17", "PREEMPTED", "n1", name)[0].message == "by Slurm"
+        for state, why in (("PREEMPTED", "None"), ("CANCELLED", "Resources")):
+            (taken,) = rows("17", state, "n/a", name, "0", "0:00", why)
+            assert taken.message == "by Slurm"
 
     def test_jobs_that_fiber_did_not_submit_are_none_of_ours(self):
         assert rows("17", "RUNNING", "n1", "of-somebody") == []

@@ -113,8 +113,15 @@ class TestEnds:
                 row(Phase.ENDED, exit_code=0, reason=Reason(ReasonKind.NODE_LOST)),
                 STARTED,
                 None,
-                0,
+                None,
                 "NODE_LOST",
+            ),
+            (
+                row(Phase.ENDED, exit_code=0, reason=Reason(ReasonKind.CANCELLED)),
+                Mark(),
+                None,
+                None,
+                "CANCELLED",
             ),
         ],
     )

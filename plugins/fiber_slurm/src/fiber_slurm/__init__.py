@@ -10,7 +10,8 @@ Invariants:
 - A job's exit code is Fiber's mark. Slurm's is used where there is none; a signal that ends the
   script is told there as ``JobLaunchFailure``, whose words are left out.
 - SIGKILL is ``scancel --batch``: a plain ``scancel`` sends SIGTERM first and waits for ``KillWait``,
-  also with ``--signal=KILL``.
+  also with ``--signal=KILL``. Only a job that is there after that gets one: its slurmstepd may have died,
+  and nobody but slurmctld can end it then.
 - ``sbatch`` gets an environment of our own making, so that nothing of the user's goes to the node and
   Slurm need not make one by a login, which takes seconds where home folders are slow.
 

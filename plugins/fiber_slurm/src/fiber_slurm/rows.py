@@ -83,7 +83,8 @@ def _read(output: str) -> Iterator[tuple[str, Row]]:
 
 
 def _message(phase: Phase, state: str, why: str, kind: ReasonKind | None) -> str:
-    words = "" if why in _EMPTY else why
+    # of what is cancelled while it waits there are still those of the queue
+    words = "" if why in _EMPTY or kind is ReasonKind.CANCELLED else why
     if phase is Phase.WAITING:
         return f"in the queue: {words}" if words else "in the queue"
     if phase is Phase.ENDED:

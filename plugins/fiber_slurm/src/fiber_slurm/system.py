@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
 import shutil
 import signal
 import threading
@@ -185,6 +186,12 @@ class SlurmSystem(BatchSystem):
             self._cancel(ids, "--batch", *_WAITING)
         self._cancel(ids, "--batch", f"--signal={name}")
 
+    def end(self, ids: Sequence[str]) -> None:
+        """Have slurmctld end jobs: nobody is left to pass a signal on where a slurmstepd has died."""
+        # steps are signalled by slurmctld anyhow
+        if jobs := [job_id for job_id in ids if not steps.is_step(job_id)]:
+            self._cancel(jobs)
+
     def _cancel(self, ids: Sequence[str], *options: str) -> None:
         done = self._ask(["scancel", *options, *ids])
         if done.code and not _all_gone(done):
@@ -192,14 +199,18 @@ class SlurmSystem(BatchSystem):
             raise BackendError(msg)
 
     def guard(self, name: str) -> Sequence[Sequence[str]]:
-        """Commands by which what waits leaves the queue, and the rest gets SIGTERM, then SIGKILL."""
+        """Commands by which what waits leaves the queue, and the rest gets SIGTERM, then SIGKILL.
+
+        With the last one the jobs are over for slurmctld, too; see :meth:`end`.
+        """
         conf = self._config.conf
         environ = ("env", f"SLURM_CONF={conf}") if conf else ()
         if self.allocation() is not None:
             return self._steps.guard(name, environ)
-        words = (*environ, "scancel", "--quiet", f"--user={self._user}")
-        words = (*words, f"--name={name}", "--batch")
-        return [[*words, *_WAITING], [*words, "--signal=TERM"], [*words, "--signal=KILL"]]
+        end = (*environ, "scancel", "--quiet", f"--user={self._user}", f"--name={name}")
+        words = (*end, "--batch")
+        kill = f"{shlex.join((*words, '--signal=KILL'))}; exec {shlex.join(end)}"
+        return [[*words, *_WAITING], [*words, "--signal=TERM"], ["/bin/sh", "-c", kill]]
 
     def beside(self, job_id: str, argv: Sequence[str], *, tty: bool = False) -> Sequence[str]:
         """Command that runs a program in a job's allocation."""

@@ -527,7 +527,7 @@ class BatchBackend(Backend):
                 self._find(run_id)
             folders = {id(one.folder): one.folder for one in self._tracked.values()}
             seen = {key: set(folder.marks()) for key, folder in folders.items()}
-            urgent = []
+            urgent: dict[str, bool] = {}
             for one in list(self._tracked.values()):
                 marks = seen[id(one.folder)]
                 has_ended = (one.key, "ended") in marks
@@ -539,13 +539,17 @@ class BatchBackend(Backend):
                     one.ended_at = now
                     self._poller.expect()
                 self._publish(one)
+                was_killed = one.told is not None and one.told.signum == signal.SIGKILL
                 if self._is_due(one, now):
-                    urgent.append(one)
+                    urgent[one.job.id] = was_killed
             if not any(one.is_in_transit for one in self._tracked.values()):
                 self._poller.calm()
-        for one in urgent:
+        for job_id, was_killed in urgent.items():
             with contextlib.suppress(BackendUnavailableError):
-                self._system.signal([one.job.id], signal.SIGKILL)
+                if was_killed:
+                    self._system.end([job_id])
+                else:
+                    self._system.signal([job_id], signal.SIGKILL)
 
     def _sign(self, now: float) -> None:
         """Give a sign of life where it is due, and see what nodes have marked."""

@@ -57,7 +57,7 @@ def live_status(row: Row | None, mark: Mark, grace: float | None, notice: float 
         state=JobState.PENDING,
         is_starting=phase is Phase.PLACED,
         host=host,
-        message=f"is being started on {host or 'its node'}",
+        message=f"on {host or 'its node'}",
     )
 
 
@@ -94,6 +94,9 @@ def end_status(title: str, row: Row | None, mark: Mark, told: Told | None) -> Jo
     if code == 0 and (ended is not None or reason is None):
         # whatever became of it, its program was done
         return _ended(0, None, "", host, mark)
+    if code == 0:
+        # of a program that was cut off, or never ran
+        code = None
     if reason is None:
         message = ended.message if ended is not None else ""
         reason = ended.reason if ended is not None else _reason(code)

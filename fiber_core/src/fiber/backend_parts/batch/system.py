@@ -6,6 +6,7 @@ import abc
 import enum
 import shlex
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -114,6 +115,10 @@ class BatchSystem(abc.ABC):
 
         Jobs that have ended are no error. SIGKILL ends all that belongs to a job at once.
         """
+
+    def end(self, ids: Sequence[str]) -> None:
+        """End jobs that SIGKILL has not ended, by whatever else there is."""
+        self.signal(ids, signal.SIGKILL)
 
     @abc.abstractmethod
     def guard(self, name: str) -> Sequence[Sequence[str]]:
