@@ -42,7 +42,8 @@ def _installed(monkeypatch):
 
 
 @pytest.fixture
-def pool():
+def pool(capfd):
+    # what it prints may come before the test begins
     with mp.Pool(2) as pool:
         yield pool
     pool.join()
