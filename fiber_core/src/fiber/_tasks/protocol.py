@@ -92,12 +92,14 @@ class Tasks:
 
     def encode(self) -> bytes:
         """As bytes."""
-        mode = self.mode | _WITH_CONTEXT if self.context else self.mode
+        if not self.context:
+            return _TASKS.pack(
+                self.entry, self.call, self.start, self.stop, self.chunk, self.mode, self.digest
+            )
+        mode = self.mode | _WITH_CONTEXT
         head = _TASKS.pack(
             self.entry, self.call, self.start, self.stop, self.chunk, mode, self.digest
         )
-        if not self.context:
-            return head
         context = _CONTEXT.pack(len(self.context)) + self.context
         return head + context + bytes(-len(context) % _TASKS_ALIGNMENT)
 
