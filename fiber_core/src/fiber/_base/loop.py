@@ -13,10 +13,11 @@ import itertools
 import math
 import os
 import selectors
+import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 __all__ = ["Loop", "SharedLoop", "Timer"]
@@ -92,6 +93,22 @@ class Loop:
             callbacks[:] = None, None
             self._selector.unregister(fd)
 
+    def on_signals(
+        self, signums: Iterable[int], callback: Callable[[bytes], object]
+    ) -> tuple[int, int]:
+        """Run ``callback`` with the numbers of signals that came; for the main thread.
+
+        Returns:
+            The two ends of the pipe that they come through, which the caller closes.
+        """
+        reader, writer = _wake_pipe()
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for signum in signums:
+            # the handler does nothing: what counts is the byte that the interpreter writes
+            signal.signal(signum, lambda *_: None)
+        self.on_readable(reader, lambda: callback(_drained(reader)))
+        return reader, writer
+
     def call_later(self, delay: float, callback: _Callback) -> Timer:
         """Run ``callback`` once after ``delay`` seconds."""
         timer = Timer(self._clock() + delay, callback)
@@ -148,6 +165,20 @@ class Loop:
         return max(0.0, self._timers[0][0] - self._clock())
 
 
+def _wake_pipe() -> tuple[int, int]:
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    return reader, writer
+
+
+def _drained(reader: int) -> bytes:
+    try:
+        return os.read(reader, 4096)
+    except BlockingIOError:
+        return b""
+
+
 class SharedLoop(Loop):
     """A loop to which other threads give work: ``call_soon``, ``call_later`` and ``stop`` are for any.
 
@@ -164,10 +195,8 @@ class SharedLoop(Loop):
         # when its thread looks for timers by itself, at the latest
         self._looks_at = 0.0
         # -1 once closed: another thread may still have something to say
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(self._wake_write, False)
-        self.on_readable(self._wake_read, self._drain_wake)
+        self._wake_read, self._wake_write = _wake_pipe()
+        self.on_readable(self._wake_read, lambda: _drained(self._wake_read))
         self._awake = False
         self._stopping = False
 
@@ -237,12 +266,6 @@ class SharedLoop(Loop):
             except BlockingIOError:
                 # full: it is about to wake
                 return
-
-    def _drain_wake(self) -> None:
-        try:
-            os.read(self._wake_read, 4096)
-        except BlockingIOError:
-            return
 
     def _timeout(self) -> float | None:
         if self._soon:

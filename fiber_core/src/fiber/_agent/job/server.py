@@ -365,25 +365,18 @@ class JobServer:
     # -- signals --------------------------------------------------------------------------------
 
     def _watch_signals(self) -> None:
-        reader, writer = self._descriptors.pipe()
-        os.set_blocking(reader, False)
-        os.set_blocking(writer, False)
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
-            # the handler does nothing: what counts is the byte that the interpreter writes
-            signal.signal(signum, lambda *_: None)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-        def on_signal() -> None:
-            with contextlib.suppress(BlockingIOError):
-                for signum in os.read(reader, 4096):
-                    if signum == signal.SIGTERM:
-                        self._on_sigterm()
-                    elif signum != signal.SIGCHLD:
-                        self._signal(None, signum, is_asked=False)
+        def on_signals(signums: bytes) -> None:
+            for signum in signums:
+                if signum == signal.SIGTERM:
+                    self._on_sigterm()
+                elif signum != signal.SIGCHLD:
+                    self._signal(None, signum, is_asked=False)
             self._runner.reap()
 
-        self._loop.on_readable(reader, on_signal)
+        watched = signal.SIGCHLD, signal.SIGTERM, signal.SIGINT
+        for end in self._loop.on_signals(watched, on_signals):
+            self._descriptors.own(end)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     def _forward_signals(self) -> None:
         # after the fork, so that processes have them as the system has

@@ -380,23 +380,15 @@ class Server:
     # -- the master and other events from outside ---------------------------------------------
 
     def _watch_signals(self) -> None:
-        reader, writer = self._descriptors.pipe()
-        os.set_blocking(reader, False)
-        os.set_blocking(writer, False)
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        for signum in (signal.SIGCHLD, signal.SIGTERM):
-            # the handler does nothing: what counts is the byte that the interpreter writes
-            signal.signal(signum, lambda *_: None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-        def on_signal() -> None:
-            with contextlib.suppress(BlockingIOError):
-                if signal.SIGTERM in os.read(reader, 4096):
-                    self._end()
+        def on_signals(signums: bytes) -> None:
+            if signal.SIGTERM in signums:
+                self._end()
             self._runner.reap()
 
-        self._loop.on_readable(reader, on_signal)
+        for end in self._loop.on_signals((signal.SIGCHLD, signal.SIGTERM), on_signals):
+            self._descriptors.own(end)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     def _on_interrupt(self) -> None:
         for entry in self._table:

@@ -53,15 +53,11 @@ class Agent:
 
     def serve(self) -> None:
         """Do all there is to do."""
-        woken, wake = os.pipe()
-        for descriptor in woken, wake:
-            os.set_blocking(descriptor, False)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        # each wakes the loop, which then reaps
+        self._loop.on_signals([signal.SIGCHLD], lambda _: None)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._listener.setblocking(False)
         self._loop.on_readable(self._listener.fileno(), self._accept)
-        self._loop.on_readable(woken, lambda: _drain(woken))
         while True:
             self._loop.run_once(self._due())
             self._end_leases()
@@ -317,9 +313,3 @@ class Agent:
             job.kill()
         self._waiting.append((connection, int(message["id"]), run))
         return None
-
-
-def _drain(descriptor: int) -> None:
-    with contextlib.suppress(BlockingIOError):
-        while os.read(descriptor, 4096):
-            pass
