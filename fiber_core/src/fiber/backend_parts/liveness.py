@@ -326,18 +326,33 @@ def owner_of(folder: str | os.PathLike[str]) -> Owner | None:
         return None
 
 
+def _remove_tree(folder: Path) -> None:
+    # as shutil does, which must not be imported here: see fiber._base.log of a program's end
+    for _, folders, files, descriptor in os.fwalk(folder, topdown=False):
+        for name in files:
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=descriptor)
+        for name in folders:
+            with contextlib.suppress(OSError):
+                try:
+                    os.rmdir(name, dir_fd=descriptor)
+                except NotADirectoryError:
+                    # a link to one
+                    os.unlink(name, dir_fd=descriptor)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
 def remove_claimed(folder: str | os.PathLike[str]) -> None:
     """Remove a folder that was claimed, as far as that can be done.
 
     The owner file goes last: if files are left because a process still writes there, the next sweep
     knows the owner.
     """
-    import shutil
-
     with contextlib.suppress(OSError):
         for path in Path(folder).iterdir():
             if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
+                _remove_tree(path)
             elif path.name != OWNER_FILE:
                 path.unlink(missing_ok=True)
         if {path.name for path in Path(folder).iterdir()} <= {OWNER_FILE}:
