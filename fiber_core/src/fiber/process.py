@@ -24,7 +24,7 @@ from fiber._base.log import lazy_logger
 from fiber._launch.child import Child, log_end
 from fiber._launch.preparation import ignores_interrupts
 from fiber._runtime import runtime
-from fiber._runtime.start import flush_standard_streams
+from fiber._runtime.start import flush_standard_streams, supervisor_ahead
 from fiber.exceptions import FiberError, StartError
 from fiber.model import ProcessStatus, ResourceRequest
 
@@ -108,8 +108,9 @@ class Process(_process.BaseProcess):
 
     def _launch(self) -> Child:
         meta = hints.get_meta(self._target if self._target is not None else type(self).run)
-        current = runtime.current()
-        with runtime.brief_errors():
+        # the supervisor of a program's first process gets ready while the settings are read
+        with supervisor_ahead(), runtime.brief_errors():
+            current = runtime.current()
             return current.launcher.launch(
                 self,
                 resources=requested(meta, current),

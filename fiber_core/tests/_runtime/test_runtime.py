@@ -1,6 +1,7 @@
 """What a runtime does before the first process starts, and how its parts are closed."""
 
 import contextlib
+import os
 import traceback
 
 import pytest
@@ -38,6 +39,16 @@ def test_a_process_is_made_ready_at_once_and_ended_where_it_was_not_taken(begun)
     # the second time there is nothing to find out
     ready_runtime(lambda _: None)
     assert begun == ["start", "judged", "end"]
+
+
+def test_the_first_process_of_a_program_has_one_started_ahead_of_it(begun):
+    for _ in range(2):
+        process = fiber.Process(target=os.getpid)
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+
+    assert begun == ["start", "end"]
 
 
 def test_where_a_backend_is_named_nothing_is_started_before_it_is_asked(begun, monkeypatch):
