@@ -174,7 +174,7 @@ def dashboard(run: str) -> Iterator[Any]:
     sys.path.append(str(ROOT / "tests" / "support"))
     from browser import Browser
 
-    command = [FIBER, "dashboard", "--listen", "127.0.0.1:0", run]
+    command = [str(FIBER), "dashboard", "--listen", "127.0.0.1:0", run]
     with (
         subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server,
         Browser(1200, 1350) as browser,
