@@ -68,7 +68,11 @@ def test_it_has_every_task_in_its_workers_row_and_marks_of_what_went_wrong(pool,
     marks = [event for event in events if event["ph"] == "i"]
     (death,) = [mark for mark in marks if mark["args"].get("kind") == "death"]
     assert (death["args"]["again"], death["args"]["given_up"]) == (1, 0)
-    assert "fail_at[0] failed: ValueError" in [mark["name"] for mark in marks]
+    (failed,) = [mark for mark in marks if mark["args"].get("kind") == "failed"]
+    assert failed["name"] == "fail_at[0] failed: ValueError"
+    assert failed["args"]["count"] == 1
+    ready = [event["args"]["ready"] for event in events if event["ph"] == "C"]
+    assert 2 in ready
     # no task of a row begins before the one before it has ended
     for row in names:
         mine = [task for task in tasks if (task["pid"], task["tid"]) == row]

@@ -33,14 +33,21 @@ def mark(row, at, **facts):
     return {"name": "mark", "ph": "i", "ts": at * 1e6, "pid": 1, "tid": row, "args": facts}
 
 
+def workers(at, ready, missing):
+    """How many workers there are from then on."""
+    args = {"ready": ready, "missing": missing}
+    return {"name": "workers", "ph": "C", "ts": at * 1e6, "pid": 1, "args": args}
+
+
 BEGIN = mark(0, 0)
+FAILED = {"kind": "failed", "function": "train", "item": 613, "error": "ValueError", "count": 1}
 DEATH = {"kind": "death", "reason": "OOM", "again": 2, "given_up": 1}
 #: what is in a trace, and the words that tell what to change
 ADVICE = {
     "well": ([task(row, at, 1) for row in (1, 2) for at in range(8)], "nothing stands out"),
     "large arguments": (
         [task(row, at, 1, size_in=3 * MIB) for row in (1, 2) for at in range(8)],
-        "each task of train is sent 3 MiB: what is the same for many of them goes once",
+        "each task of train is sent 3 MiB, 48 MiB in all: what is the same for many of them goes once",
     ),
     "large results": (
         [task(row, at, 1, size_out=5 * MIB) for row in (1, 2) for at in range(8)],
@@ -68,6 +75,31 @@ ADVICE = {
     "a slow program": (
         [task(row, 3 * at, 1) for row in (1, 2) for at in range(8)],
         "workers waited for the program between tasks",
+    ),
+    "failures": (
+        [*(task(row, at, 1) for row in (1, 2) for at in range(8)), *[mark(0, 3, **FAILED)] * 2],
+        "2 tasks of train failed with ValueError, the first was train[613]: run with FIBER_KEEP_FAILED=1",
+    ),
+    "a slow worker": (
+        [
+            *(task(row, at, 1) for row in (1, 2) for at in range(36)),
+            *(task(3, 12 * at, 12) for at in range(3)),
+        ],
+        "worker 3 took 12 s for a task of train, and the others 1 s: 12.0 times as long",
+    ),
+    "a missing worker": (
+        [
+            *(task(row, at, 1) for row in (1, 2) for at in range(8)),
+            workers(0, 2, 1),
+            mark(0, 0, kind="missing", reason="waits for 1 accelerator"),
+            # when the pool is closed
+            workers(8, 0, 3),
+        ],
+        "1 of 3 workers were missing on average: waits for 1 accelerator",
+    ),
+    "much in all": (
+        [task(row, at, 1, count=1000, size_in=MIB // 8) for row in (1, 2) for at in range(8)],
+        "each task of train is sent 128 KiB, 1.95 GiB in all: what is the same for many",
     ),
     "deaths": (
         [*(task(row, at, 1) for row in (1, 2) for at in range(8)), mark(2, 8, **DEATH)],

@@ -110,12 +110,14 @@ class GroupTrace:
     def __init__(self, trace: Trace, number: int, group: WorkerGroup) -> None:
         self._trace = trace
         self._number = number
-        self._group = group
+        self.group = group
         self._added: dict[int, float] = {}
         self._held: dict[int, _Held] = {}
         #: rows by worker, and when the last task of each ended
         self._rows: dict[str, int] = {}
         self._ends: dict[str, float] = {}
+        #: workers that were ready and wanted at the last look, and why they are fewer
+        self._outlook: tuple[int, int, str] | None = None
         self._note("process_name", _POOL_ROW, name=group.name)
         self._note("thread_name", _POOL_ROW, name="the pool")
 
@@ -167,9 +169,36 @@ class GroupTrace:
         """Some tasks have failed."""
         for index, error in errors.items():
             if error is not None:
-                text = f"{call.name}[{index}] failed: {type(error).__name__}"
-                self._mark(_POOL_ROW, text, kind="failed")
+                # a trace holds no arguments, and the text of an error may
+                name = type(error).__name__
+                text = f"{call.name}[{index}] failed: {name}"
+                count = sum(one is not None for one in errors.values())
+                facts = {"function": call.name, "item": index, "error": name, "count": count}
+                self._mark(_POOL_ROW, text, kind="failed", **facts)
                 return
+
+    def look(self) -> None:
+        """Note how many workers there are, where that has changed; for the trace's thread."""
+        if not self.group.began:
+            return
+        outlook = self.group.manager.outlook()
+        now = outlook.ready, outlook.desired, outlook.reason
+        if now == self._outlook:
+            return
+        self._outlook = now
+        self._trace.put(
+            {
+                "name": "workers",
+                "cat": "workers",
+                "ph": "C",
+                "ts": time.monotonic(),
+                "pid": self._number,
+                "args": {"ready": now[0], "missing": max(0, now[1] - now[0])},
+            }
+        )
+        if now[0] < now[1] and now[2]:
+            text = f"{now[1] - now[0]} of {now[1]} workers are missing: {now[2]}"
+            self._mark(_POOL_ROW, text, kind="missing", reason=now[2])
 
     def lost(self, worker: str, attempt: Attempt | None, requeued: int, abandoned: int) -> None:
         """A worker has ended."""
@@ -184,7 +213,7 @@ class GroupTrace:
         self._mark(row, text, kind=kind, reason=why, again=requeued, given_up=abandoned)
 
     def _name_of(self, worker: str) -> str:
-        for record in self._group.records():
+        for record in self.group.records():
             if record.ident == worker:
                 host = record.child.host
                 return f"{record.name} on {host}" if host else record.name
@@ -226,6 +255,8 @@ class Trace:
         self._waiting: deque[_Event] = deque()
         self._dropped = 0
         self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._groups: list[GroupTrace] = []
         self._closing = threading.Event()
         self._is_closed = False
         file = self.path.open("w", encoding="utf-8")
@@ -248,7 +279,13 @@ class Trace:
 
     def of(self, group: WorkerGroup) -> GroupTrace:
         """Make the part of a group."""
-        return GroupTrace(self, next(self._numbers), group)
+        made = GroupTrace(self, next(self._numbers), group)
+        with self._lock:
+            # one that is over is kept by nobody else
+            parts = self._runtime.parts
+            self._groups = [one for one in self._groups if one.group in parts]
+            self._groups.append(made)
+        return made
 
     def put(self, event: _Event) -> None:
         """Take an event, its times on the monotonic clock; never waits."""
@@ -280,6 +317,10 @@ class Trace:
         try:
             with file:
                 while not self._closing.wait(self._runtime.timing.progress):
+                    with self._lock:
+                        groups = list(self._groups)
+                    for group in groups:
+                        group.look()
                     self._write(file)
                 self._write(file)
                 if self._dropped:

@@ -7,6 +7,7 @@ to change.
 from __future__ import annotations
 
 import json
+import statistics
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,6 +96,21 @@ class FunctionSummary:
     longest: float = 0.0
     bytes_in: int = 0
     bytes_out: int = 0
+    #: tasks that failed, by the class of their error, and an item of each class
+    failures: dict[str, int] = attrs.field(factory=dict)
+    failed_items: dict[str, int] = attrs.field(factory=dict)
+
+
+@attrs.define
+class SlowWorker:
+    """A worker whose tasks took much longer than those of the others."""
+
+    #: its name and host
+    name: str
+    function: str
+    #: median of its tasks, and of the other workers' medians
+    seconds: float
+    others: float
 
 
 @attrs.define
@@ -117,6 +133,12 @@ class Summary:
     #: after each worker's last task
     ending: float
     functions: list[FunctionSummary]
+    #: the slowest first
+    slow_workers: list[SlowWorker]
+    #: that were missing, on average over the span, of how many, and why in the platform's words
+    missing: float
+    wanted: int
+    missing_reason: str
     #: workers that died with tasks, by reason, and how many tasks ran again or were given up
     deaths: dict[str, int]
     again: int
@@ -146,6 +168,13 @@ def analyse(events: list[dict[str, Any]]) -> Summary:
         one.longest = max(one.longest, facts["seconds"] / facts["count"])
         one.bytes_in += facts["bytes_in"]
         one.bytes_out += facts["bytes_out"]
+    for failed in (mark["args"] for mark in marks if mark["args"].get("kind") == "failed"):
+        # of a task that was given up with its worker there is no slice
+        name, error = failed["function"], failed["error"]
+        one = functions.setdefault(name, FunctionSummary(name))
+        one.failures[error] = one.failures.get(error, 0) + failed["count"]
+        one.failed_items.setdefault(error, failed["item"])
+    missing, wanted, reason = _missing(events, end)
     busy = sum(task["dur"] for task in tasks) / 1e6
     ends = {e["tid"]: e["ts"] / 1e6 for e in marks if e["args"].get("kind") in {"death", "end"}}
     vacant = sorted(at for at in ends.values() if at < end)
@@ -171,20 +200,74 @@ def analyse(events: list[dict[str, Any]]) -> Summary:
         between=max(0.0, available - busy - starting - ending),
         ending=ending,
         functions=sorted(functions.values(), key=lambda one: -one.seconds),
+        slow_workers=_slow_workers(events, rows),
+        missing=missing / span if span else 0.0,
+        wanted=wanted,
+        missing_reason=reason,
         deaths=dict(Counter(death["reason"] for death in deaths)),
         again=sum(death["again"] for death in deaths),
         given_up=sum(death["given_up"] for death in deaths),
     )
 
 
+def _missing(events: list[dict[str, Any]], end: float) -> tuple[float, int, str]:
+    """Seconds for which workers were missing, all together; how many there should be, and why they were."""
+    counts = [event for event in events if event.get("ph") == "C"]
+    seconds, wanted = 0.0, 0
+    changes = [event["ts"] / 1e6 for event in counts[1:]]
+    for event, until in zip(counts, [*changes, end], strict=bool(counts)):
+        facts, begin = event["args"], event["ts"] / 1e6
+        # those that start are not there yet, either
+        seconds += facts["missing"] * max(0.0, min(end, until) - begin)
+        if begin < end:
+            wanted = max(wanted, facts["ready"] + facts["missing"])
+    reasons = [event["args"]["reason"] for event in events if _kind(event) == "missing"]
+    return seconds, wanted, reasons[-1] if reasons else ""
+
+
+def _kind(event: dict[str, Any]) -> object:
+    return event["args"].get("kind") if event.get("ph") == "i" else None
+
+
+def _slow_workers(
+    events: list[dict[str, Any]], rows: dict[int, list[dict[str, Any]]]
+) -> list[SlowWorker]:
+    names = {e["tid"]: e["args"]["name"] for e in events if e.get("name") == "thread_name"}
+    #: by function and row the median of a task, which one long task does not move as it does the mean
+    medians: dict[str, dict[int, float]] = {}
+    for tid, row in rows.items():
+        spent: dict[str, list[float]] = {}
+        for task in row:
+            spent.setdefault(task["name"], []).append(
+                task["args"]["seconds"] / task["args"]["count"]
+            )
+        for function, times in spent.items():
+            # of fewer one cannot tell whether it was the worker or the task
+            if len(times) >= _FEW:
+                medians.setdefault(function, {})[tid] = statistics.median(times)
+    found = []
+    for function, by_row in medians.items():
+        for tid, own in by_row.items():
+            others = [other for row, other in by_row.items() if row != tid]
+            if len(others) < 2:
+                continue
+            usual = statistics.median(others)
+            if own > _SLOW * usual > 0 and own - usual > _SHORT:
+                found.append(SlowWorker(names.get(tid, f"worker {tid}"), function, own, usual))
+    return sorted(found, key=lambda one: -one.seconds / one.others)
+
+
 def report(found: Summary) -> Iterator[str]:
     """Say where the time of a pool went, and what to change."""
+    of = f" of {found.wanted}" if found.wanted > found.workers else ""
     yield (
-        f"{found.pool}: {found.workers} workers were busy {found.share(found.busy):.0%} of "
+        f"{found.pool}: {found.workers}{of} workers were busy {found.share(found.busy):.0%} of "
         f"{span(found.span)}; {found.share(found.starting):.0%} passed before their first task, "
         f"{found.share(found.between):.0%} between tasks, {found.share(found.ending):.0%} after their last"
     )
     for one in found.functions:
+        if not one.count:
+            continue
         yield (
             f"  {one.name}: {one.count} tasks of {span(one.seconds / one.count)}, the longest "
             f"{span(one.longest)}; {_size(one.bytes_in / one.count)} in and "
@@ -199,16 +282,45 @@ def report(found: Summary) -> Iterator[str]:
 _WORTH = 0.15
 #: arguments and results that take longer to send than to use, mostly
 _LARGE = 2**20
+#: smaller ones that are much together
+_NOTABLE, _MUCH = 2**16, 2**28
 #: tasks that take no longer than what they cost
 _SHORT = 1e-3
+#: how many times as long as the others' the tasks of a slow worker take, and of how many that is told
+_SLOW, _FEW = 2.0, 3
+#: slow workers that are named
+_NAMED = 3
+#: part of the workers whose absence is told
+_MISSING = 0.05
 
 
 def _advice(found: Summary) -> Iterator[str]:
     for one in found.functions:
-        mean = one.seconds / one.count
-        if one.bytes_in / one.count >= _LARGE and one.count > found.workers:
+        for error, failures in one.failures.items():
+            item = f"{one.name}[{one.failed_items[error]}]"
             yield (
-                f"each task of {one.name} is sent {_size(one.bytes_in / one.count)}: what is the same for "
+                f"{_count(failures, 'task')} of {one.name} failed with {error}, the first was {item}: run with "
+                "FIBER_KEEP_FAILED=1, and 'fiber replay' runs it again here"
+            )
+    # a missing one of a hundred is as good as none, and one of eight is not
+    if found.wanted and found.missing >= 0.5 and found.missing / found.wanted >= _MISSING:
+        why = f": {found.missing_reason}" if found.missing_reason else ""
+        yield f"{found.missing:.2g} of {found.wanted} workers were missing on average{why}"
+    for slow in found.slow_workers[:_NAMED]:
+        yield (
+            f"{slow.name} took {span(slow.seconds)} for a task of {slow.function}, and the others "
+            f"{span(slow.others)}: {slow.seconds / slow.others:.1f} times as long; see what else runs on its "
+            "host, and 'fiber stacks' while it works"
+        )
+    if len(found.slow_workers) > _NAMED:
+        yield f"{len(found.slow_workers) - _NAMED} more workers were that slow"
+    for one in (each for each in found.functions if each.count):
+        mean = one.seconds / one.count
+        size_in = one.bytes_in / one.count
+        is_much = size_in >= _LARGE or (size_in >= _NOTABLE and one.bytes_in >= _MUCH)
+        if is_much and one.count > found.workers:
+            yield (
+                f"each task of {one.name} is sent {_size(size_in)}, {_size(one.bytes_in)} in all: what is the same for "
                 "many of them goes once to each host as fiber.shared(value)"
             )
         if one.bytes_out / one.count >= _LARGE:
@@ -249,12 +361,16 @@ def _advice(found: Summary) -> Iterator[str]:
             f"workers died ({reasons}): {found.again} tasks ran again and {found.given_up} were given up; "
             "'fiber logs' and the error's attempts have their last words"
         )
-    short = any(one.seconds / one.count < _SHORT for one in found.functions)
+    short = any(one.count and one.seconds / one.count < _SHORT for one in found.functions)
     if found.share(found.between) >= 2 * _WORTH and not short:
         yield (
             "workers waited for the program between tasks: it makes the items, or takes the results, more "
             "slowly than they work; let imap_unordered draw ahead, and do less for each result"
         )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _size(count: float) -> str:
