@@ -48,6 +48,7 @@ def test_a_run_is_told_by_its_pools_workers_and_tasks(run):
     assert re.search(rf"^fiber_tasks_done_total{of_pool} 5.0$", done.output, re.MULTILINE)
     assert re.search(rf"^fiber_tasks_failed_total{of_pool} 1.0$", done.output, re.MULTILINE)
     assert re.search(rf"^fiber_pool_workers_wanted{of_pool} 2.0$", done.output, re.MULTILINE)
+    assert re.search(rf"^fiber_pool_workers_slow{of_pool} 0.0$", done.output, re.MULTILINE)
     assert 'fiber_run_info{backend="local",pid=' in done.output
     assert re.search(
         r'^fiber_pool_workers{host=.*,state="(idle|busy)"} [12].0$', done.output, re.MULTILINE

@@ -38,6 +38,11 @@ _PANELS = (
     ("Tasks a second", "sum by (run, pool) (rate(fiber_tasks_done_total[1m]))", "{{run}} {{pool}}"),
     ("Tasks that wait", "sum by (run, pool) (fiber_tasks_waiting)", "{{run}} {{pool}}"),
     ("Workers by state", "sum by (state) (fiber_pool_workers)", "{{state}}"),
+    (
+        "Workers whose task takes long",
+        "sum by (run, pool) (fiber_pool_workers_slow)",
+        "{{run}} {{pool}}",
+    ),
     ("Workers by host", "sum by (host) (fiber_pool_workers)", "{{host}}"),
     (
         "Workers that are missing",
@@ -78,6 +83,11 @@ class RunCollector:
         workers = GaugeMetricFamily(
             "fiber_pool_workers", "Workers by host and state.", labels=(*of_pool, "host", "state")
         )
+        slow = GaugeMetricFamily(
+            "fiber_pool_workers_slow",
+            "Workers whose task has run for five times the median of its call.",
+            labels=of_pool,
+        )
         processes = GaugeMetricFamily(
             "fiber_processes", "Processes that are no workers.", labels=("run", "state")
         )
@@ -92,6 +102,8 @@ class RunCollector:
                     gauge.add_metric(labels, pool[field])
                 for counter, (_, field, _) in zip(counters, _COUNTERS, strict=True):
                     counter.add_metric(labels, pool[field])
+                # a program with an older fiber does not tell
+                slow.add_metric(labels, sum(bool(one.get("is_slow")) for one in pool["workers"]))
                 places = ((worker["host"], worker["state"]) for worker in pool["workers"])
                 for place, count in _counted(places):
                     workers.add_metric((*labels, *place), count)
@@ -99,7 +111,7 @@ class RunCollector:
                 processes.add_metric((run, state), count)
             for queue in status["queues"]:
                 queues.add_metric((run, str(queue["number"])), queue["length"])
-        yield from (info, *gauges, *counters, workers, processes, queues)
+        yield from (info, *gauges, *counters, workers, slow, processes, queues)
 
 
 def registry_of(ask: Callable[[], Iterable[Mapping[str, Any]]]) -> CollectorRegistry:
