@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -11,19 +12,59 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 _MAPS = """
-import os, sys, threading, time
+import json, os, sys, threading, time
 import fiber
+from fiber._plugins.manager import Source
+from fiber._runtime import runtime
+from fiber.hookspecs import hookimpl
 
 def square(number):
     time.sleep(0.02)
     return number * number
 
+def close():
+    os.closerange(3, 1024)
+
+def eat(mark):
+    held = []
+    while is_first(mark):
+        held.append(bytearray(b"x" * (20 << 20)))
+
+def linger(mark):
+    while is_first(mark):
+        time.sleep(1)
+
+def is_first(mark):
+    # of several attempts; the file of the second one says that it was made
+    try:
+        with open(mark, "x") as file:
+            file.write(str(os.getpid()))
+    except FileExistsError:
+        with open(mark) as file:
+            if file.read() == str(os.getpid()):
+                return True
+        open(f"{mark}.again", "w").close()
+        return False
+    return True
+
+class Ends:
+    @hookimpl
+    def fiber_job_changed(self, job, current):
+        if current.state.is_terminal:
+            told = {"job": job.id, "host": current.host, "reason": str(current.reason)}
+            with open("ends", "a") as file:
+                file.write(json.dumps({**told, "message": current.message}) + "\\n")
+
 def obey(pool):
-    for _ in sys.stdin:
-        pool.apply_async(os.closerange, (3, 1024))
+    for line in sys.stdin:
+        what, *mark = line.split()
+        pool.apply_async(globals()[what], mark)
 
 def main():
     want = [number * number for number in range(150)]
+    ends = Ends()
+    fiber.init()
+    runtime.current().plugins.register(ends, Source.of_object(ends))
     with fiber.Pool(3) as pool:
         asked = threading.Thread(target=obey, args=(pool,), daemon=True)
         asked.start()
@@ -95,7 +136,11 @@ class Maps(Program):
     """One each of whose maps takes about a second."""
 
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
+        #: where it runs
+        self.folder = folder
         (folder / "maps.py").write_text(_MAPS)
+        self._ends = folder / "ends"
+        self._ends.unlink(missing_ok=True)
         super().__init__(folder, "maps.py", environ=environ)
 
     def wait_right(self) -> None:
@@ -106,10 +151,27 @@ class Maps(Program):
         """Have a task beside the map close all descriptors of its worker, on each attempt."""
         self.tell("close")
 
+    def eat(self, mark: Path) -> None:
+        """Have a task take all memory on its first attempt, whose pid is in the mark.
+
+        A second attempt is told by a file beside the mark, ``.again``.
+        """
+        self.tell(f"eat {mark}")
+
+    def linger(self, mark: Path) -> None:
+        """As :meth:`eat`, for one that does not end on its first attempt."""
+        self.tell(f"linger {mark}")
+
+    def ends(self) -> list[dict[str, str]]:
+        """How jobs ended so far: each has its ``job``, ``host``, ``reason`` and ``message``."""
+        if not self._ends.exists():
+            return []
+        return [json.loads(line) for line in self._ends.read_text().splitlines()]
+
     def withstand(
         self, rng: random.Random, fail: Callable[[Maps, random.Random], str]
     ) -> list[str]:
-        """Have something fail four times, and then end it: all maps are right.
+        """Have something fail four times: all maps are right.
 
         Args:
             rng: chance of the moments and of what fails.
@@ -122,7 +184,6 @@ class Maps(Program):
             time.sleep(rng.uniform(0, 1))
             failed.append(fail(self, rng))
         self.wait_right()
-        self.end()
         return failed
 
     def end(self) -> None:

@@ -20,6 +20,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import psutil
+
 import hygiene
 from require import need
 
@@ -162,15 +164,33 @@ class SlurmCluster:
     def bring_back(self, node: str) -> None:
         """Start a node that was lost."""
         self.start_node(node)
+        self.resume(node)
+
+    def resume(self, node: str) -> None:
+        """Have a node that is down take jobs again."""
+
+        def is_up() -> bool:
+            return self._states().get(node) in {"idle", "mixed", "allocated"}
+
         _until(
+            # the cluster takes one back by itself, too
             lambda: (
                 self.ask("scontrol", "update", f"nodename={node}", "state=resume") is not None
-                or "idle" in self._states().get(node, "")
+                or is_up()
             ),
             f"{node} is back",
             self._told,
         )
-        _until(lambda: self._states().get(node) in {"idle", "mixed"}, f"{node} is idle", self._told)
+        _until(is_up, f"{node} is idle", self._told)
+
+    def kill_stepd(self, job: str) -> None:
+        """Kill the slurmstepd of a job's script, without which nothing reaches it."""
+        (found,) = [
+            one
+            for one in psutil.process_iter(["cmdline"])
+            if f"slurmstepd: [{job}.batch]" in " ".join(one.info["cmdline"] or ())
+        ]
+        found.kill()
 
     def stop(self) -> list[str]:
         """End everything; returns what jobs were there, a line each."""

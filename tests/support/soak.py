@@ -1,7 +1,8 @@
 """How often a fault test repeats: the full count by ``tox -e soak``, about a fiftieth in CI.
 
 A soak run is seeded and resumable: each finished round is a line of JSON in the file that
-``SOAK_LOG`` names, and a round that is there already is not run again.
+``SOAK_LOG`` names, and a round that is there already is not run again. After ``SOAK_SECONDS`` seconds
+no further one begins.
 """
 
 import json
@@ -65,9 +66,12 @@ def batches(name: str, full: int, size: int, *, least: int = 1) -> Iterator[list
         least: how many there are at least.
     """
     log = os.environ.get("SOAK_LOG")
+    until = time.monotonic() + float(os.environ.get("SOAK_SECONDS") or "inf")
     done = _done(Path(log), name) if log and is_full() else set()
     left = [seed for seed in range(count(full, least=least)) if seed not in done]
     for first in range(0, len(left), size):
+        if time.monotonic() > until:
+            return
         batch = [Round(name, seed) for seed in left[first : first + size]]
         began = time.monotonic()
         yield batch

@@ -91,6 +91,7 @@ def test_maps_are_right_whatever_fails_and_no_container_is_left(own_engine, tmp_
     for current in soak.rounds("failing containers", 75):
         with contextlib.closing(Maps(tmp_path, engine.environ(**environ))) as maps:
             faults = maps.withstand(current.rng, functools.partial(fail, engine))
+            maps.end()
         assert engine.containers() == []
         current.note(faults=faults)
 

@@ -79,6 +79,17 @@ class TestArrays:
         # by which jobs may be kept away from it
         assert {each.host for each in left} <= set(cluster.nodes)
 
+    def test_one_that_no_signal_reaches_leaves_the_queue_all_the_same(self, backend, spec, cluster):
+        job = backend.submit(spec(programs.sleep_forever()))
+        until(backend, job, JobState.RUNNING)
+        cluster.kill_stepd(job.id)
+
+        backend.kill(job)
+
+        (status,) = ends(backend, [job])
+        assert status.exit_code == -9
+        waiting.until(lambda: not cluster.run("squeue", "--noheader", f"--jobs={job.id}"))
+
     def test_what_differs_is_apart_and_what_is_refused_is_told_of_its_own(self, backend, spec):
         small = spec(programs.exit_with(3), resources=ResourceRequest(cpu=1))
         impossible = spec(programs.exit_with(0), resources=ResourceRequest(memory=10**6))

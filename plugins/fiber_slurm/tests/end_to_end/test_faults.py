@@ -4,11 +4,11 @@ The full count (``tox -e soak``) is 25 rounds of 4 faults.
 """
 
 import contextlib
-import functools
 import os
 import re
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -81,69 +81,186 @@ def start(cluster, settings, tmp_path):
     rundir.sweep()
 
 
+LIVE = ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING")
+ENDED = ("CANCELLED", "COMPLETED", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT")
+
+
 def jobs(cluster, *states):
     """Ids and nodes of Fiber's jobs in these states."""
-    lines = cluster.run("squeue", "--noheader", "--array", "--format=%i %T %N %j").splitlines()
-    found = [line.split(" ") for line in lines]
+    words = ("--noheader", "--array", "--states=all", "--format=%i %T %N %j")
+    found = [line.split(" ") for line in cluster.run("squeue", *words).splitlines()]
     return [(one[0], one[2]) for one in found if one[1] in states and one[3].startswith("fiber-")]
 
 
-def a_running_one(cluster):
-    """Id and node of one that runs; waits for it, for Slurm tells nobody."""
-    waiting.until(lambda: jobs(cluster, "RUNNING"))
-    return jobs(cluster, "RUNNING")[0]
+def running(cluster, but=()):
+    """Ids and nodes of those that run; waits for one, for Slurm tells nobody."""
+    waiting.until(lambda: {job for job, _ in jobs(cluster, "RUNNING")} - set(but))
+    return [one for one in jobs(cluster, "RUNNING") if one[0] not in but]
 
 
 def left(cluster):
     """What is left of all jobs, once nothing is or the patience is over."""
-    states = ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING")
-    return waiting.left(lambda: jobs(cluster, *states), PATIENCE, pause=0.2)
+
+    def look():
+        processes = [pid for node in cluster.nodes for pid in cluster.processes(node)]
+        return jobs(cluster, *LIVE) + processes
+
+    return waiting.left(look, PATIENCE, pause=0.2)
 
 
-def fail(cluster, maps, rng):
-    """Make something fail, once a job runs; returns its name."""
-    waiting.until(lambda: jobs(cluster, "RUNNING"))
-    job, node = rng.choice(jobs(cluster, "RUNNING"))
+def preempt(cluster, node):
+    """Have a job of higher priority take all of a node, for a moment."""
+    words = ("--exclusive", f"--nodelist={node}", "--output=/dev/null", "--wrap=true")
+    cluster.run("sbatch", "--partition=urgent", *words)
 
-    def kill_process():
-        if found := cluster.processes(node):
+
+def end_soon(cluster, job):
+    """Have a job's time be over now; Slurm looks once in half a minute."""
+    cluster.run("scontrol", "update", f"jobid={job}", "EndTime=now+1")
+
+
+#: what fails, and what is told of a job that was hit by it; None where it goes on. Whose place is taken
+#: away ends well where it has nothing to do that takes longer
+FAULTS = {
+    "cancel": r"CANCELLED|EXIT\(0\)",
+    "kill": r"SIGNAL\(9\)",
+    # of which process, is chance
+    "kill_process": r".",
+    "memory": "OOM",
+    "lose_controller": None,
+    "node_down": r"NODE_LOST|LEASE|EXIT\(0\)",
+    "preempt": r"PREEMPTED|EXIT\(0\)",
+    "close_descriptors": r".",
+    "lose_node": r"NODE_LOST|LEASE",
+    "suspend": None,
+    "time_limit": "TIME_LIMIT",
+}
+
+
+class Faults:
+    """The faults of one round.
+
+    Args:
+        cluster: what fails.
+        maps: the program whose jobs are hit.
+        current: the round; four kinds are its own, so that all come up equally often.
+    """
+
+    def __init__(self, cluster, maps, current):
+        self._cluster, self._maps, self._rng = cluster, maps, current.rng
+        self._seed = current.seed
+        first = current.seed * 4
+        kinds = [list(FAULTS)[number % len(FAULTS)] for number in range(first, first + 4)]
+        self._kinds = current.rng.sample(kinds, 4)
+        # what ends by itself comes first, and takes its time while others fail
+        self._kinds.sort(key="time_limit".__ne__)
+        #: marks of tasks that are made twice
+        self._marks = []
+        #: kinds by the job that was hit, and by nodes all of whose jobs were
+        self._jobs, self._nodes = {}, {}
+
+    def fail(self, maps, rng):
+        """Make the next one; returns its name."""
+        kind = self._kinds.pop(0)
+        job, node = self._rng.choice(running(self._cluster, self._jobs))
+        hit = getattr(self, f"_{kind}")(job, node)
+        if hit is None:
+            self._nodes.setdefault(node, set()).add(kind)
+        else:
+            self._jobs.setdefault(hit, set()).add(kind)
+        return kind
+
+    def settle(self):
+        """Wait until what was to be made twice was."""
+        for mark in self._marks:
+            waiting.until(mark.with_name(f"{mark.name}.again").exists, timeout=3 * PATIENCE)
+
+    def told(self):
+        """What was told of each job that was hit, which is right; nothing is of another one."""
+        told = {}
+        # all nodes are one host
+        nodes = dict(jobs(self._cluster, *LIVE, *ENDED))
+        for end in self._maps.ends():
+            own = self._jobs.get(end["job"], set())
+            kinds = own | self._nodes.get(nodes.get(end["job"]), set())
+            wanted = [FAULTS[kind] for kind in kinds if FAULTS[kind]]
+            why = f"{end['reason']} {end['message']}"
+            right = any(re.search(one, why) for one in wanted)
+            assert right or (not own and is_asked(why)), f"{end} after {kinds}"
+            if kinds:
+                told[end["job"]] = f"{'+'.join(sorted(kinds))}: {end['reason']}"
+        missing = {job for job, kinds in self._jobs.items() if any(FAULTS[kind] for kind in kinds)}
+        assert not missing - told.keys()
+        return sorted(told.values())
+
+    def _cancel(self, job, node):
+        self._cluster.run("scancel", job)
+        return job
+
+    def _kill(self, job, node):
+        self._cluster.run("scancel", "--batch", "--signal=KILL", job)
+        return job
+
+    def _kill_process(self, job, node):
+        if found := self._cluster.processes(node):
             # it may have ended since we looked
             with contextlib.suppress(ProcessLookupError):
-                os.kill(rng.choice(found), signal.SIGKILL)
+                os.kill(self._rng.choice(found), signal.SIGKILL)
 
-    def preempt():
-        words = ("--exclusive", f"--nodelist={node}", "--output=/dev/null", "--wrap=true")
-        cluster.run("sbatch", "--partition=urgent", *words)
+    def _memory(self, job, node):
+        return self._once(self._maps.eat)
 
-    def suspend():
+    def _time_limit(self, job, node):
+        hit = self._once(self._maps.linger)
+        end_soon(self._cluster, hit)
+        return hit
+
+    def _close_descriptors(self, job, node):
+        self._maps.close_descriptors()
+        for each in self._cluster.nodes:
+            self._nodes.setdefault(each, set()).add("close_descriptors")
+
+    def _preempt(self, job, node):
+        preempt(self._cluster, node)
+
+    def _suspend(self, job, node):
         # for less than after which a pool gives it up
-        if cluster.ask("scontrol", "suspend", job) is not None:
+        if self._cluster.ask("scontrol", "suspend", job) is not None:
             time.sleep(3)
-            cluster.ask("scontrol", "resume", job)
+            self._cluster.ask("scontrol", "resume", job)
 
-    def lose_node():
-        cluster.lose_node(node)
-        time.sleep(rng.uniform(0, 2))
-        cluster.bring_back(node)
+    def _node_down(self, job, node):
+        self._cluster.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+        time.sleep(self._rng.uniform(0, 2))
+        self._cluster.resume(node)
 
-    def lose_controller():
-        cluster.stop_controller()
-        time.sleep(rng.uniform(0, 5))
-        cluster.start_controller()
+    def _lose_node(self, job, node):
+        self._cluster.lose_node(node)
+        time.sleep(self._rng.uniform(0, 2))
+        self._cluster.bring_back(node)
 
-    faults = {
-        "cancel": lambda: cluster.ask("scancel", job),
-        "kill": lambda: cluster.ask("scancel", "--batch", "--signal=KILL", job),
-        "kill_process": kill_process,
-        "close_descriptors": maps.close_descriptors,
-        "preempt": preempt,
-        "suspend": suspend,
-        "lose_node": lose_node,
-        "lose_controller": lose_controller,
-    }
-    name = rng.choice(list(faults))
-    faults[name]()
-    return f"{name} {node}"
+    def _lose_controller(self, job, node):
+        self._cluster.stop_controller()
+        time.sleep(30 if soak.is_full() else self._rng.uniform(0, 5))
+        self._cluster.start_controller()
+
+    def _once(self, order):
+        """Have a task do something on its first attempt; returns its job."""
+        self._marks.append(self._maps.folder / f"mark-{self._seed}-{len(self._marks)}")
+        order(self._marks[-1])
+        waiting.until(lambda: self._marks[-1].exists() and self._marks[-1].read_text())
+        pid = self._marks[-1].read_text()
+        found = Path(f"/proc/{pid}/environ").read_bytes()
+        variables = dict(part.partition(b"=")[::2] for part in found.split(b"\0"))
+        if b"SLURM_ARRAY_JOB_ID" in variables:
+            names = b"SLURM_ARRAY_JOB_ID", b"SLURM_ARRAY_TASK_ID"
+            return b"_".join(variables[name] for name in names).decode()
+        return variables[b"SLURM_JOB_ID"].decode()
+
+
+def is_asked(why):
+    """Whether a job's end is what the program asked for."""
+    return why.startswith("None") or "as asked" in why
 
 
 @pytest.mark.lingers("what was started again is for the tests that follow")
@@ -151,9 +268,20 @@ def fail(cluster, maps, rng):
 def test_maps_are_right_whatever_fails_and_no_job_is_left(cluster, settings, tmp_path):
     for current in soak.rounds("failing Slurm", 25, least=2):
         with contextlib.closing(Maps(tmp_path, settings)) as maps:
-            faults = maps.withstand(current.rng, functools.partial(fail, cluster))
-        assert left(cluster) == []
-        current.note(faults=faults)
+            faults = Faults(cluster, maps, current)
+            kinds = maps.withstand(current.rng, faults.fail)
+            faults.settle()
+            maps.wait_right()
+            told = faults.told()
+            if current.seed % 2:
+                maps.end()
+            else:
+                maps.close()
+            began = time.monotonic()
+            assert left(cluster) == []
+        current.note(faults=kinds, told=told, gone=round(time.monotonic() - began, 1))
+        current.note(load=os.getloadavg()[0])
+        rundir.sweep()
 
 
 class TestADeadProgram:
@@ -172,6 +300,15 @@ class TestADeadProgram:
         waiting.until(lambda: not list(runs.iterdir()))
         print(f"{ending}: nothing was left after {time.monotonic() - began:.1f} s")
 
+    def test_leaves_nothing_where_nobody_can_be_signalled_any_more(self, cluster, start):
+        program = start("wait")
+        job, _ = running(cluster)[0]
+        cluster.kill_stepd(job)
+
+        program.close()
+
+        assert left(cluster) == []
+
 
 class TestWhyAWorkerEnded:
     def test_memory(self, start):
@@ -179,7 +316,7 @@ class TestWhyAWorkerEnded:
 
     def test_somebody_cancelled_it(self, cluster, start):
         program = start("wait")
-        job, _ = a_running_one(cluster)
+        job, _ = running(cluster)[0]
 
         cluster.run("scancel", job)
 
@@ -187,27 +324,29 @@ class TestWhyAWorkerEnded:
 
     def test_somebody_preempted_it(self, cluster, start):
         program = start("wait")
-        _, node = a_running_one(cluster)
+        _, node = running(cluster)[0]
 
-        words = ("--exclusive", f"--nodelist={node}", "--output=/dev/null", "--wrap=true")
-        cluster.run("sbatch", "--partition=urgent", *words)
+        preempt(cluster, node)
 
         assert "PREEMPTED" in program.line()
 
     @pytest.mark.lingers("the node's new slurmd is for the tests that follow")
     def test_its_node_was_lost(self, cluster, start):
         program = start("wait")
-        _, node = a_running_one(cluster)
+        _, node = running(cluster)[0]
         try:
             cluster.lose_node(node)
             assert re.search(r"NODE_FAIL|NODE_LOST|LEASE|lost", program.line())
         finally:
             cluster.bring_back(node)
 
-    @pytest.mark.skipif(not soak.is_full(), reason="Slurm's shortest limit is a minute: SOAK=1")
-    @pytest.mark.timeout(400)
-    def test_its_time_was_over(self, start):
-        assert "TIMEOUT" in start("wait", FIBER_SLURM_TIME="1").line()
+    def test_its_time_was_over(self, cluster, start):
+        program = start("wait", FIBER_SLURM_TIME="1")
+        if not soak.is_full():
+            # a minute is the shortest that can be asked for
+            end_soon(cluster, running(cluster)[0][0])
+
+        assert "TIME_LIMIT" in program.line()
 
 
 @pytest.mark.lingers("the new controller is for the tests that follow")

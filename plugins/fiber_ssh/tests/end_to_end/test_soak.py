@@ -73,5 +73,6 @@ def test_maps_are_right_whatever_fails_and_no_process_is_left(world, tmp_path):
     for current in soak.rounds("failing hosts", 75):
         with contextlib.closing(Maps(tmp_path, environ)) as maps:
             faults = maps.withstand(current.rng, functools.partial(fail, world.hosts))
+            maps.end()
         assert left_on(world, LEASE + 10.0) == []
         current.note(faults=faults)
