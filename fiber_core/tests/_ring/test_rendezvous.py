@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber._ring.member import PROOF_SIZE, ProbeListener, ReservedPort, addresses, probe
+from fiber._ring.member import ReservedPort, addresses
 from fiber._ring.membership import Seated, assign, assign_in_order
 from fiber._ring.model import Host
 from fiber._ring.protocol import Address, Hello, ProbeResult, ProbeTarget
+from fiber._ring.reachability import PROOF_SIZE, ProbeListener, probe
 from fiber._ring.rendezvous import Unreachable, choose, members, targets
-from fiber._ring.timing import RingTiming
 from fiber.model import Interface
 
 
@@ -70,13 +70,13 @@ def answering(port):
     ids=["in order", "an invalid one"],
 )
 def test_addresses_that_answer_are_reached(port, answering, ips, reached):
-    found = probe([ProbeTarget(3, ips, port.number, OURS)], RingTiming())
+    found = probe([ProbeTarget(3, ips, port.number, OURS)], 5.0, 0.5)
 
     assert found.reached == {3: reached}
 
 
 def test_another_proof_is_no_answer(port, answering):
-    found = probe([ProbeTarget(0, ("127.0.0.1",), port.number, b"b" * PROOF_SIZE)], RingTiming())
+    found = probe([ProbeTarget(0, ("127.0.0.1",), port.number, b"b" * PROOF_SIZE)], 5.0, 0.5)
 
     assert found.reached == {0: ()}
     assert found.failures == {0: "127.0.0.1: another process answers there"}
@@ -86,7 +86,7 @@ def test_addresses_that_refuse_or_cannot_be_dialled_are_not_waited_for(port):
     ips = ("127.0.0.1", "255.255.255.255")
     dialled = [ProbeTarget(index, (ip,), port.number, OURS) for index, ip in enumerate(ips)]
 
-    found = probe(dialled, RingTiming(probe=600.0))
+    found = probe(dialled, 600.0, 0.5)
 
     assert found.reached == {0: (), 1: ()}
     assert found.failures[0] == "127.0.0.1: Connection refused"
@@ -96,7 +96,7 @@ def test_addresses_that_refuse_or_cannot_be_dialled_are_not_waited_for(port):
 def test_a_silent_address_is_given_up_after_the_timeout():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        found = probe([ProbeTarget(0, ("127.0.0.1",), port, OURS)], RingTiming(probe=0.3))
+        found = probe([ProbeTarget(0, ("127.0.0.1",), port, OURS)], 0.3, 0.5)
 
     assert found.failures == {0: "127.0.0.1: no answer within 0.3 s"}
 

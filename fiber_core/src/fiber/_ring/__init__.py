@@ -31,6 +31,7 @@ through :mod:`fiber._ring.command_rings`. The package calls the runtime's launch
 * ``machine``, ``phases``, ``membership``, ``events``, ``policy``: the state machine.
 * ``controller``, ``workers``, ``rendezvous``: what feeds the machine and carries out its commands.
 * ``member``, ``protocol``: the members, and the messages between them and the controller.
+* ``reachability``: who can dial whom, here and among the members of ``mpi``.
 * ``frameworks``, ``forwarding``: distributed training in the members, and tunnels to its servers.
 * ``command_rings``: rings of commands; ``mpi``: the user's own ``mpirun`` on jobs.
 """

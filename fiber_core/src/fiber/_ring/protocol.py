@@ -49,9 +49,9 @@ class Heartbeat:
 class ProbeResult:
     """Result of a probe: the addresses that answered, by target."""
 
-    reached: Mapping[int, tuple[str, ...]]
+    reached: Mapping[int | str, tuple[str, ...]]
     #: error of the last address that failed, by target
-    failures: Mapping[int, str]
+    failures: Mapping[int | str, str]
 
 
 @values.frozen
@@ -96,7 +96,7 @@ class ProbeTarget:
     """Another member to dial."""
 
     #: key of the target in :class:`ProbeResult`
-    index: int
+    index: int | str
     ips: tuple[str, ...]
     port: int
     #: bytes that it must answer

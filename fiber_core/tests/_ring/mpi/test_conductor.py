@@ -70,8 +70,9 @@ class Stations:
     def tell(self, name, message):
         self.all_sent.append((name, message))
         if isinstance(message, messages.Probe):
-            reached = {(other, address) for other, address, _ in message.targets}
-            self.emit(name, messages.ProbeResult(frozenset(() if name in self.alone else reached)))
+            is_alone = name in self.alone
+            reached = {one.index: () if is_alone else one.ips for one in message.targets}
+            self.emit(name, messages.ProbeResult(reached, {}))
         elif isinstance(message, messages.BecomeLauncher):
             self.emit(name, messages.LauncherReady("/run/m-x"))
         elif isinstance(message, messages.SetHostname):

@@ -1,18 +1,13 @@
 """Networks are chosen by what members reached, and unreachable pairs are named."""
 
-import contextlib
-import socket
-import threading
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fiber._ring.mpi.hosts import MpiHost, expected_hosts, hostfile, mismatches, own_addresses
 from fiber._ring.mpi.messages import Address, Hello
-from fiber._ring.mpi.networks import Beacon, addresses, choose, dial, targets
+from fiber._ring.mpi.networks import addresses, choose, proof_of, targets
 from fiber.exceptions import FiberError
-from waiting import until
 
 LO = Address("lo", "127.0.0.1", "127.0.0.0/8", 1)
 BRIDGE = Address("docker0", "172.17.0.1", "172.17.0.0/16", 3)
@@ -31,10 +26,10 @@ def reach(stations, *kinds):
     """Return probe results where addresses of these networks work, and no others."""
     return {
         asker: frozenset(
-            (name, address)
-            for name, address, _ in targets(asker, stations)
-            for found in stations[name].addresses
-            if found.address == address and found.network in kinds
+            (target.index, found.address)
+            for target in targets(asker, stations, "secret")
+            for found in stations[target.index].addresses
+            if found.network in kinds
         )
         for asker in stations
     }
@@ -126,55 +121,20 @@ def test_of_many_pairs_some_are_named_and_the_others_counted():
 def test_of_very_many_each_dials_some_and_the_launcher():
     stations = {f"m{n}": station(eth(1), host=f"h{n}") for n in range(200)}
 
-    assert len(targets("m10", stations)) == 65
-    assert "m0" in {name for name, _, _ in targets("m10", stations)}
+    found = targets("m10", stations, "secret")
+    assert len(found) == 65
+    assert "m0" in {target.index for target in found}
     assert choose(stations, reach(stations, "10.0.0.0/24")).names == ("10.0.0.0/24",)
 
 
-def test_a_beacon_is_reached_under_its_own_name_only():
-    with contextlib.closing(Beacon("member-0", "secret", 4.0)) as beacon:
-        targets = [("member-0", "127.0.0.1", beacon.port), ("member-1", "127.0.0.1", beacon.port)]
+def test_a_member_is_dialled_at_all_its_addresses_and_known_by_its_own_proof(stations):
+    launcher, *_ = targets("member-1", stations, "secret")
 
-        assert dial("secret", targets, 4.0) == {("member-0", "127.0.0.1")}
-        assert dial("guess", targets, 4.0) == frozenset()
-        assert dial("secret", [], 4.0) == frozenset()
-
-    assert dial("secret", targets, 4.0) == frozenset()
-
-
-@pytest.fixture
-def beacon():
-    with contextlib.closing(Beacon("member-0", "secret", 300.0)) as made:
-        yield made
-
-
-def test_strangers_get_no_word(beacon):
-    with socket.create_connection(("127.0.0.1", beacon.port)) as stranger:
-        stranger.sendall(b"hello\n")
-        assert stranger.recv(100) == b""
-
-
-def test_strangers_that_say_nothing_hold_nobody_up_and_have_few_threads(beacon):
-    with contextlib.ExitStack() as stack:
-        for _ in range(100):
-            stack.enter_context(socket.create_connection(("127.0.0.1", beacon.port)))
-        target = ("member-0", "127.0.0.1", beacon.port)
-        assert dial("secret", [target], 4.0) == {target[:2]}
-        until(lambda: sum(one.name == "fiber-beacon-call" for one in threading.enumerate()) <= 32)
-
-
-def test_a_stranger_that_says_a_byte_now_and_then_is_cut_off():
-    with (
-        contextlib.closing(Beacon("member-0", "secret", 0.2)) as beacon,
-        socket.create_connection(("127.0.0.1", beacon.port)) as stranger,
-    ):
-        stranger.settimeout(0.05)
-        with pytest.raises(ConnectionError):
-            for _ in range(200):
-                stranger.sendall(b"x")
-                with contextlib.suppress(TimeoutError):
-                    assert stranger.recv(1) == b""
-                    raise ConnectionError
+    assert (launcher.index, launcher.port) == ("launcher", 4000)
+    assert launcher.ips == ("127.0.0.1", "172.17.0.1", "10.0.0.1")
+    assert launcher.proof == proof_of("launcher", "secret")
+    others = {proof_of("member-0", "secret"), proof_of("launcher", "guess")}
+    assert len({launcher.proof, *others}) == 3
 
 
 TWO = (MpiHost("member-0", 2), MpiHost("member-1", 1))

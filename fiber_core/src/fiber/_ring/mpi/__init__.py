@@ -16,7 +16,7 @@ Invariants:
 Threads in the process of the run: the main thread is the controller, ``fiber-crew`` threads read
 the members' pipes into one queue, and ``fiber-mpirun-input`` reads standard input. On a member:
 the main thread carries out requests, ``fiber-command-…`` threads read the output of commands,
-``fiber-ranks`` reads reports of ranks, ``fiber-beacon`` answers probes, and on the launcher
+``fiber-ranks`` reads reports of ranks, ``fiber-ring-probe`` answers probes, and on the launcher
 ``fiber-command-socket`` serves agents.
 
 Called by :mod:`fiber.cli`: ``fiber mpirun``, ``fiber ring apply`` and ``fiber rsh``. Calls the

@@ -150,9 +150,8 @@ class Conductor:
 
     def _find_networks(self) -> Networks:
         for name in self._names:
-            self._stations.tell(
-                name, messages.Probe(self._plan.token, targets(name, self._ordered()))
-            )
+            found = targets(name, self._ordered(), self._plan.token)
+            self._stations.tell(name, messages.Probe(found))
         self._expect(lambda: len(self._dialled) == len(self._names), "tell whom they can reach")
         return choose(self._ordered(), self._dialled)
 
@@ -315,7 +314,9 @@ class Conductor:
         elif isinstance(message, messages.Hello):
             self._up[name] = message
         elif isinstance(message, messages.ProbeResult):
-            self._dialled[name] = message.reached
+            self._dialled[name] = frozenset(
+                (str(other), ip) for other, ips in message.reached.items() for ip in ips
+            )
         elif isinstance(message, messages.HostnameSet):
             self._renamed[name] = message.done
         elif isinstance(message, messages.LauncherReady):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from fiber._base import values
+from fiber._ring.protocol import Probe, ProbeResult
 
 __all__ = [
     "Address",
@@ -60,14 +61,6 @@ class Hello:
     port: int
     #: its private folder, removed at its end
     folder: str = ""
-
-
-@values.frozen
-class ProbeResult:
-    """Result of a probe: the addresses that answered with the expected name."""
-
-    #: pairs of a member's name and an address
-    reached: frozenset[tuple[str, str]]
 
 
 @values.frozen
@@ -138,14 +131,6 @@ class RankEnded:
 
 
 # -- to a member agent
-
-
-@values.frozen
-class Probe:
-    """Request to dial targets: name, address and port of each."""
-
-    token: str
-    targets: tuple[tuple[str, str, int], ...]
 
 
 @values.frozen

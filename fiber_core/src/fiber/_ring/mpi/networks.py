@@ -1,66 +1,22 @@
-"""Reachability of members: each dials the others, and the networks common to all are chosen.
+"""Networks that are common to all members, chosen by who can dial whom; pure but for :func:`addresses`.
 
-:class:`Beacon` answers and :func:`dial` probes, on each member; :func:`targets` and :func:`choose`
-are pure, for the controller of the run.
+What answers and what dials on each member is :mod:`fiber._ring.reachability`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import ipaddress
 import socket
-import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Mapping, Sequence
 
 from fiber._base import values
 from fiber._ring.mpi.messages import Address, Hello
-from fiber._wire.accept_thread import AcceptThread
+from fiber._ring.protocol import ProbeTarget
+from fiber._ring.reachability import PROOF_SIZE
 from fiber.exceptions import FiberError
 
-__all__ = ["Beacon", "Networks", "addresses", "choose", "dial", "targets"]
-
-_AT_ONCE = 32
-_LONGEST = 256
-
-
-class Beacon:
-    """Answers clients that have the token with the member's name, at one port of its addresses.
-
-    Two hosts may have the same address, on a bridge that each has for itself. So an answer counts
-    only where it has the right name.
-
-    Args:
-        name: the member's.
-        token: what clients have to show.
-        patience: seconds for a client to show it.
-        host: where it listens; all interfaces by default.
-    """
-
-    def __init__(self, name: str, token: str, patience: float, host: str = "") -> None:
-        self._name, self._token, self._patience = name, token, patience
-        listener = socket.create_server((host, 0), backlog=128)
-        listener.setblocking(True)
-        self.port: int = listener.getsockname()[1]
-        self._accepting = AcceptThread(
-            listener,
-            self._answer,
-            name="fiber-beacon",
-            thread_per_connection=True,
-            # whoever has the token shows it at once
-            most=_AT_ONCE,
-        )
-
-    def close(self) -> None:
-        """Listen no more; idempotent."""
-        self._accepting.close()
-
-    def _answer(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
-            line = _line(connection, self._patience)
-            if hmac.compare_digest(line, self._token.encode()):
-                connection.sendall(self._name.encode() + b"\n")
+__all__ = ["Networks", "addresses", "choose", "proof_of", "targets"]
 
 
 def addresses() -> tuple[Address, ...]:
@@ -80,44 +36,6 @@ def addresses() -> tuple[Address, ...]:
         for found in all_found
         if name in up and found.family is socket.AF_INET and found.netmask
     )
-
-
-def dial(
-    token: str, targets: Iterable[tuple[str, str, int]], patience: float
-) -> frozenset[tuple[str, str]]:
-    """Return names and addresses of the targets that answered with the expected name in time."""
-    wanted = list(targets)
-    if not wanted:
-        return frozenset()
-    with ThreadPoolExecutor(min(_AT_ONCE, len(wanted)), "fiber-dial") as pool:
-        answers = pool.map(lambda target: _ask(token, target[1], target[2], patience), wanted)
-        return frozenset(
-            (name, address)
-            for (name, address, _), answer in zip(wanted, answers, strict=True)
-            if answer == name.encode()
-        )
-
-
-def _ask(token: str, address: str, port: int, patience: float) -> bytes:
-    try:
-        with socket.create_connection((address, port), timeout=patience) as connection:
-            connection.sendall(token.encode() + b"\n")
-            return _line(connection, patience)
-    except OSError:
-        return b""
-
-
-def _line(connection: socket.socket, patience: float) -> bytes:
-    data = b""
-    deadline = time.monotonic() + patience
-    while b"\n" not in data and len(data) < _LONGEST:
-        # one byte now and then is not enough
-        connection.settimeout(max(0.001, deadline - time.monotonic()))
-        piece = connection.recv(_LONGEST)
-        if not piece:
-            break
-        data += piece
-    return data.partition(b"\n")[0]
 
 
 #: most members that each one dials: its next ones, in the order of names
@@ -141,19 +59,37 @@ class Networks:
         return tuple(dict.fromkeys(found.network for found in self.chosen.values()))
 
 
-def targets(name: str, stations: Mapping[str, Hello]) -> tuple[tuple[str, str, int], ...]:
-    """Return the targets of a member: name, address and port of each."""
-    names = list(stations)
+def proof_of(name: str, token: str) -> bytes:
+    """Return what a member answers to those that dial it."""
+    return hmac.digest(token.encode(), name.encode(), "sha256")[:PROOF_SIZE]
+
+
+def targets(name: str, stations: Mapping[str, Hello], token: str) -> tuple[ProbeTarget, ...]:
+    """Return the targets of a member, by their names.
+
+    Args:
+        name: the member's.
+        stations: first messages of the members, by name, the launcher first.
+        token: of the run.
+    """
+    return tuple(
+        ProbeTarget(
+            other,
+            tuple(found.address for found in stations[other].addresses),
+            stations[other].port,
+            proof_of(other, token),
+        )
+        for other in _asked(name, list(stations))
+    )
+
+
+def _asked(name: str, names: Sequence[str]) -> list[str]:
     index = names.index(name)
     # the first one is the launcher, which all members connect to
     others = [names[(index + step) % len(names)] for step in range(1, min(len(names), _MOST + 1))]
     if name != names[0] and names[0] not in others:
         others.append(names[0])
-    return tuple(
-        (other, found.address, stations[other].port)
-        for other in others
-        for found in stations[other].addresses
-    )
+    return others
 
 
 def choose(
@@ -168,9 +104,7 @@ def choose(
     Raises:
         FiberError: two members cannot reach each other; the text has names, addresses and port.
     """
-    asked = {
-        asker: dict.fromkeys(name for name, _, _ in targets(asker, stations)) for asker in stations
-    }
+    asked = {asker: _asked(asker, list(stations)) for asker in stations}
     _refuse_unreached(stations, asked, dialled)
     usable = {name: _usable(name, up, asked, dialled) for name, up in stations.items()}
     loopback = {name: [a for a in found if _is_loopback(a)] for name, found in usable.items()}

@@ -18,10 +18,11 @@ from fiber._agent.supervisor.kernel import adopt_orphans
 from fiber._ring.forwarding import LOOPBACK
 from fiber._ring.mpi import agent, messages
 from fiber._ring.mpi.command_socket import AgentCall, CommandSocket
-from fiber._ring.mpi.networks import Beacon, addresses, dial
+from fiber._ring.mpi.networks import addresses, proof_of
 from fiber._ring.mpi.ranks import FOLDER, MEMBER, RankRegistry
 from fiber._ring.mpi.streams import Command, Execution, set_hostname
 from fiber._ring.mpi.timing import MpiTiming
+from fiber._ring.reachability import ProbeListener, probe
 from fiber._runtime import runtime
 
 __all__ = ["AGENT", "serve"]
@@ -36,7 +37,7 @@ def serve(connection: Any, name: str, token: str, timing: MpiTiming) -> None:
     Args:
         connection: a pipe's end.
         name: the station's name, which is the member's as ``mpirun`` knows it.
-        token: what those have to show who dial it.
+        token: of the run, by which members know each other.
         timing: durations of the run.
     """
     # what a daemon leaves behind is ended with the station
@@ -59,7 +60,10 @@ class _Station:
         self._sending = threading.Lock()
         self._folder = folder
         is_one_host = runtime.current().info.capabilities.same_host
-        self._beacon = Beacon(name, token, timing.dial, LOOPBACK if is_one_host else "")
+        listener = socket.create_server((LOOPBACK if is_one_host else "", 0), backlog=128)
+        listener.setblocking(True)
+        self._port: int = listener.getsockname()[1]
+        self._answering = ProbeListener(listener, proof_of(name, token))
         self._ranks = RankRegistry(folder, self._send)
         self._command_socket: CommandSocket | None = None
         self._commands: dict[int, Command] = {}
@@ -89,7 +93,7 @@ class _Station:
         up = messages.Hello(
             host=socket.gethostname(),
             addresses=addresses(),
-            port=self._beacon.port,
+            port=self._port,
             folder=str(self._folder),
         )
         self._send(up)
@@ -103,7 +107,7 @@ class _Station:
                 return
             if not isinstance(message, messages.Probe):
                 # the controller goes on once all members have dialled each other
-                self._beacon.close()
+                self._answering.close()
             self._handlers[type(message)](message)
 
     def close(self) -> None:
@@ -118,7 +122,7 @@ class _Station:
         if self._command_socket is not None:
             self._command_socket.close()
         self._ranks.close()
-        self._beacon.close()
+        self._answering.close()
         for command in commands:
             command.join(self._timing.linger)
 
@@ -131,9 +135,8 @@ class _Station:
 
     def _dial(self, message: messages.Probe) -> None:
         def ask() -> None:
-            self._send(
-                messages.ProbeResult(dial(message.token, message.targets, self._timing.dial))
-            )
+            # all answers count: a network is chosen that all have
+            self._send(probe(message.targets, self._timing.dial, self._timing.dial))
 
         threading.Thread(target=ask, name="fiber-dialling", daemon=True).start()
 
