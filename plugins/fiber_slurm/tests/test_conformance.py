@@ -61,7 +61,9 @@ class TestSteps(TestSlurm):
 
     @pytest.fixture
     def allocation(self, cluster, monkeypatch):
-        with cluster.allocated("--nodes=3", "--ntasks=90", "--mem=15000", "--gres=gpu:0") as job:
+        # of the one node that has devices
+        words = (f"--nodelist={cluster.nodes[0]}", "--ntasks=32", "--mem=15000", "--gres=gpu:2")
+        with cluster.allocated("--nodes=1", *words) as job:
             monkeypatch.setenv("SLURM_JOB_ID", job)
             yield job
 

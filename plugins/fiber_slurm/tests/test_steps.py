@@ -37,6 +37,7 @@ class TestWhereJobsAreSteps:
             # a job that Fiber submitted has a place for one process
             ("auto", {"SLURM_JOB_ID": "17", "SLURM_JOB_NAME": f"fiber-{RUN}-detached"}, None),
             ("srun", {"SLURM_JOB_ID": "17", "SLURM_JOB_NAME": f"fiber-{RUN}"}, "17"),
+            ("auto", {"SLURM_JOB_ID": "17", "SLURM_HET_SIZE": "2"}, None),
             # a step of Fiber's is in an allocation that somebody else made
             ("auto", {"SLURM_JOB_ID": "17", "SLURM_JOB_NAME": f"fiber-{RUN}.17.ab-0"}, "17"),
         ],
@@ -86,14 +87,15 @@ class TestAnswers:
 
     def test_an_allocation_is_read(self):
         found = steps.read_allocation(
-            "JobId=17 JobState=RUNNING TRES=cpu=5,mem=1.50G,node=3,gres/gpu=4,gres/gpu:a100=4 "
-            "Nodes=n1 CPU_IDs=0-2 Mem=1 GRES= Nodes=n[2-3] CPU_IDs=0 Mem=1 GRES= "
+            "JobId=17 JobState=RUNNING TRES=cpu=5,mem=3G,node=4 Nodes=n1 CPU_IDs=0-2 Mem=1024 "
+            "GRES=gpu:a100:2(IDX:0-1) Nodes=m,n[02-03] CPU_IDs=0 Mem=512 GRES=gpu:1(IDX:0)  MinCPUs=1"
         )
-        used = steps.used_devices("A TRES=cpu=1,gres/gpu=1 X\nB TRES=gres/gpu=2,gres/gpu:a100=2\n")
+        used = steps.used_devices("A TresPerNode=gres:gpu:1 X\nB TresPerNode=gres/gpu:a100:2\n")
 
-        assert (found.cpus, found.most, found.memory) == (5, 3, 1536)
+        assert (found.cpus, found.most, found.memory) == (6, 3, 2560)
+        assert found.devices == {"gpu": 5}
         assert found.is_live
-        assert found.capacity(used).devices == {"gpu": 1}
+        assert found.capacity(used).devices == {"gpu": 2}
         assert not steps.read_allocation("").is_live
         assert not steps.read_allocation("JobState=COMPLETING").is_live
 
@@ -111,6 +113,7 @@ class TestAnswers:
             ("srun: error: n1: task 0: Out Of Memory", 137, ReasonKind.OOM),
             ("srun: error: Node failure on n1", 1, ReasonKind.NODE_LOST),
             ("srun: error: Unable to create step for job 1: no", 1, ReasonKind.START),
+            ("srun: Cancelled pending job step with signal 15", 143, ReasonKind.CANCELLED),
         ],
     )
     def test_an_srun_says_why_its_step_ended(self, errors, code, kind):

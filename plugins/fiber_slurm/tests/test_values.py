@@ -9,8 +9,7 @@ from fiber.exceptions import ConfigError
 from fiber.model import JobSpec, Reason, ReasonKind, ResourceRequest
 from fiber_slurm.config import SlurmConfig
 from fiber_slurm.options import submission
-from fiber_slurm.rows import read_rows
-from fiber_slurm.system import _counts
+from fiber_slurm.rows import counts_of, read_rows
 
 RUN = "0badcafe"
 
@@ -135,5 +134,5 @@ class TestSubmission:
 
 
 def test_devices_are_counted_by_kind():
-    assert _counts("gpu:a100:4(S:0-1),gpu:2,tpu:0") == {"gpu": 6, "tpu": 0}
-    assert _counts("(null)") == {}
+    assert counts_of("gpu:a100:4(S:0-1),gpu:2,tpu:0") == {"gpu": 6, "tpu": 0}
+    assert counts_of("(null)") == {}

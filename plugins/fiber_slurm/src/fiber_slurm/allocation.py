@@ -17,6 +17,7 @@ from fiber.exceptions import BackendUnavailableError, SubmitError
 from fiber.model import Durations, Reason, ReasonKind
 from fiber_slurm import sruns
 from fiber_slurm.config import SlurmConfig
+from fiber_slurm.options import device_names
 from fiber_slurm.steps import (
     BESIDE,
     Allocation,
@@ -167,17 +168,22 @@ class Steps:
             state = allocation.state or "unknown to Slurm"
             msg = f"{name} has no place: the allocation {job} is over ({state}); {_INSTEAD}"
             raise SubmitError(msg)
+        if not allocation.most:
+            # its nodes are not told yet
+            return
         if request.cpu is not None and request.cpu > allocation.most:
             msg = (
                 f"{name} asks for {request.cpu:g} CPUs, and no node of the allocation {job} gives "
                 f"more than {allocation.most}: ask for more when you allocate; {_INSTEAD}"
             )
             raise SubmitError(msg)
+        names = device_names(self._config)
         for kind, count in request.devices.items():
-            if count > allocation.devices.get(kind, 0):
+            known = names.get(kind, kind).partition(":")[0]
+            if count > allocation.devices.get(known, 0):
                 msg = (
                     f"{name} asks for {count} of {kind}, and the allocation {job} has "
-                    f"{allocation.devices.get(kind, 0)}: ask for them when you allocate; {_INSTEAD}"
+                    f"{allocation.devices.get(known, 0)}: ask for them when you allocate; {_INSTEAD}"
                 )
                 raise SubmitError(msg)
 
@@ -240,7 +246,7 @@ class Steps:
         ids: Sequence[str],
         steps: Sequence[Step],
         signum: int,
-        cancel: Callable[[Sequence[str]], None],
+        cancel: Callable[[Sequence[str]], object],
     ) -> None:
         """Send a signal to steps that have a place; the others' ``srun`` leaves.
 

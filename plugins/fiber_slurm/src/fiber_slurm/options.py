@@ -12,7 +12,7 @@ from fiber.exceptions import ConfigError
 from fiber.model import ResourceRequest
 from fiber_slurm.config import SlurmConfig
 
-__all__ = ["devices", "submission"]
+__all__ = ["device_names", "devices", "submission"]
 
 
 def submission(batch: Batch, config: SlurmConfig) -> Sequence[str]:
@@ -65,11 +65,11 @@ def submission(batch: Batch, config: SlurmConfig) -> Sequence[str]:
 def devices(request: ResourceRequest, config: SlurmConfig) -> str:
     """The generic resources that a job asks for, as ``--gres`` has them; empty where it asks for none."""
     wanted = {kind: count for kind, count in request.devices.items() if count}
-    names = _names(config) if wanted else {}
+    names = device_names(config) if wanted else {}
     return ",".join(f"{names.get(kind, kind)}:{count}" for kind, count in sorted(wanted.items()))
 
 
-def _names(config: SlurmConfig) -> dict[str, str]:
+def device_names(config: SlurmConfig) -> dict[str, str]:
     """Names of generic resources by kind of device."""
     names = {}
     for word in config.gres:

@@ -10,7 +10,7 @@ from fiber.backend_parts.batch.names import run_of
 from fiber.backend_parts.batch.system import Phase, Row
 from fiber.model import Reason, ReasonKind
 
-__all__ = ["END", "FORMAT", "read_allocations", "read_rows", "seconds_of"]
+__all__ = ["END", "FORMAT", "counts_of", "read_allocations", "read_rows", "seconds_of"]
 
 _FIELDS = ("JobArrayID", "State", "BatchHost", "Name", "exit_code", "TimeLeft", "JobID", "Reason")
 #: what ends a field
@@ -112,3 +112,14 @@ def seconds_of(text: str) -> float | None:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def counts_of(gres: str) -> dict[str, int]:
+    """Devices by kind: ``gpu:a100:4(S:0-1),gpu:2`` has six."""
+    found: dict[str, int] = {}
+    for word in re.sub(r"\([^)]*\)", "", gres).split(","):
+        kind, _, rest = word.strip().partition(":")
+        number = rest.rpartition(":")[2]
+        if kind and number.isdigit():
+            found[kind] = found.get(kind, 0) + int(number)
+    return found

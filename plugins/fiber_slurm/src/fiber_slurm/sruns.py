@@ -71,7 +71,7 @@ def main(words: Sequence[str]) -> int:
     numbers = [number for step, number in placed.items() if step.startswith(name + ".")]
     ended = end_waiting(lambda step: step.startswith(name + ".") and step not in placed)
     if numbers:
-        # its exit code is of no use: it says that steps are unknown which get the signal
+        # its exit code is of no use: of a step that got the signal it tells an old errno
         subprocess.run(["scancel", f"--signal={signum}", *numbers], check=False)
     return 1 if signum == "KILL" and (numbers or ended) else 0
 

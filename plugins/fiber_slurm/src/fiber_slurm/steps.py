@@ -17,7 +17,7 @@ from fiber.backend_parts.batch.system import Batch
 from fiber.model import Capacity, Reason, ReasonKind
 from fiber_slurm.config import SlurmConfig
 from fiber_slurm.options import devices
-from fiber_slurm.rows import END, seconds_of
+from fiber_slurm.rows import END, counts_of, seconds_of
 
 __all__ = [
     "BESIDE",
@@ -44,17 +44,19 @@ FORMAT = ",".join(f"{name}:{END}" for name in _FIELDS)
 BESIDE = ".beside"
 #: settings that an allocation was made with, and that its steps cannot have
 NOT_OF_STEPS = ("partition", "account", "qos", "options")
-_NEVER_STARTED = re.compile(
-    r"unable to create step|hostlist is empty|unable to confirm", re.IGNORECASE
-)
+#: what an srun says of a program that it started
+_STARTED = re.compile(r"\btask 0:|\bSTEP |StepId=")
 _REASONS = (
     (r"DUE TO TIME LIMIT", ReasonKind.TIME_LIMIT, "its step was at its time limit"),
     (r"DUE TO PREEMPTION", ReasonKind.PREEMPTED, "its allocation was taken away"),
     (r"DUE TO NODE FAILURE|Node failure on", ReasonKind.NODE_LOST, "Slurm lost its node"),
     (r"oom-kill|Out Of Memory", ReasonKind.OOM, "by Slurm"),
     (r"\*\*\* STEP \S+ .*CANCELLED", ReasonKind.CANCELLED, "somebody cancelled its step"),
+    (r"Cancelled pending job step", ReasonKind.CANCELLED, "somebody ended its srun"),
 )
 _BY_SHELLS = 128
+#: nodes of an allocation that have the same, as ``scontrol --details`` shows them
+_NODES = re.compile(r"\bNodes=(\S+) CPU_IDs=([\d,-]+) Mem=(\d+) GRES=(\S*)")
 _RUNS = ("RUNNING", "SUSPENDED", "CONFIGURING", "RESIZING")
 
 
@@ -78,7 +80,7 @@ class Allocation:
 
     #: Slurm's word for its state
     state: str
-    #: CPUs of all its nodes, and of the one with the most
+    #: CPUs of all its nodes, and of the one with the most; 0 where Slurm does not say
     cpus: int = 0
     most: int = 0
     #: memory of all its nodes in MB
@@ -94,7 +96,7 @@ class Allocation:
     def capacity(self, used: Mapping[str, int]) -> Capacity:
         """What it has for jobs, without devices that are used."""
         free = {kind: count - used.get(kind, 0) for kind, count in self.devices.items()}
-        return Capacity(cpus=float(self.cpus), memory=self.memory, devices=free)
+        return Capacity(cpus=float(self.cpus) or None, memory=self.memory or None, devices=free)
 
 
 @values.frozen(kw_only=True)
@@ -112,8 +114,9 @@ class End:
 def surrounding(by: str, environ: Mapping[str, str]) -> str | None:
     """Id of the allocation that this program is to start steps in; None where it submits jobs.
 
-    A job that Fiber submitted has one place, for one process. What runs in it and starts others
-    submits jobs too, unless it was told to start steps.
+    A job that Fiber submitted has one place, for one process: what runs in it and starts others submits
+    jobs too, unless it was told to start steps. So does a program in a heterogeneous job, whose
+    parts ``srun`` does not take for one allocation.
 
     Args:
         by: the setting.
@@ -124,7 +127,8 @@ def surrounding(by: str, environ: Mapping[str, str]) -> str | None:
         return None
     name = environ.get("SLURM_JOB_NAME", "")
     is_ours = run_of(name) is not None and run_of_step(name) is None
-    return None if by == "auto" and is_ours else job
+    is_mixed = "SLURM_HET_SIZE" in environ
+    return None if by == "auto" and (is_ours or is_mixed) else job
 
 
 def step_name(name: str, job_id: str) -> str:
@@ -215,24 +219,18 @@ def read_allocation(output: str) -> Allocation:
         output: of ``scontrol --details --oneliner show job ID``.
     """
     state = re.search(r"\bJobState=(\S+)", output)
-    tres = re.search(r"\b(?:Alloc)?TRES=(\S*)", output)
-    cpus = memory = 0
+    cpus = most = memory = 0
     found: dict[str, int] = {}
-    for word in (tres[1] if tres else "").split(","):
-        kind, _, count = word.partition("=")
-        if kind == "cpu":
-            cpus = int(count)
-        elif kind == "mem":
-            memory = _megabytes(count)
-        elif kind.startswith("gres/") and kind.count(":") == 0:
-            found[kind.removeprefix("gres/")] = int(count)
-    each = [_count_ids(ids) for ids in re.findall(r"\bCPU_IDs=(\S+)", output)]
+    # whether devices are among the numbers of all nodes is the site's to say
+    for nodes, ids, megabytes, gres in _NODES.findall(output):
+        count, of_each = _count_nodes(nodes), _count_ids(ids)
+        most = max(most, of_each)
+        cpus += count * of_each
+        memory += count * int(megabytes)
+        for kind, number in counts_of(gres).items():
+            found[kind] = found.get(kind, 0) + count * number
     return Allocation(
-        state=state[1] if state else "",
-        cpus=cpus,
-        most=max(each, default=cpus),
-        memory=memory,
-        devices=found,
+        state=state[1] if state else "", cpus=cpus, most=most, memory=memory, devices=found
     )
 
 
@@ -243,9 +241,9 @@ def used_devices(output: str) -> Mapping[str, int]:
         output: of ``scontrol --oneliner show step ALLOCATION``.
     """
     found: dict[str, int] = {}
-    for line in output.splitlines():
-        for kind, count in re.findall(r"[=,]gres/([^:=,\s]+)=(\d+)", line):
-            found[kind] = found.get(kind, 0) + int(count)
+    for words in re.findall(r"\bTresPerNode=(\S+)", output):
+        for kind, count in counts_of(re.sub(r"\bgres[:/]", "", words)).items():
+            found[kind] = found.get(kind, 0) + count
     return found
 
 
@@ -256,20 +254,20 @@ def end_of(errors: str, code: int) -> End:
         errors: what its srun wrote.
         code: exit code of srun.
     """
-    if _NEVER_STARTED.search(errors):
-        lines = [re.sub(r"^\w+: (error: )?", "", line) for line in errors.splitlines()]
-        told = [line for line in lines if not re.search(r"temporarily disabled", line)]
-        return End(code=None, reason=Reason(ReasonKind.START), message=f"Slurm: {'; '.join(told)}")
     if code > _BY_SHELLS:
         code = _BY_SHELLS - code
     for words, kind, message in _REASONS:
         if re.search(words, errors, re.IGNORECASE):
             return End(code=code, reason=Reason(kind), message=message)
+    if code > 0 and not _STARTED.search(errors):
+        lines = [re.sub(r"^\w+: (error: )?", "", line) for line in errors.splitlines()]
+        told = "; ".join(line for line in lines if "temporarily disabled" not in line)
+        return End(code=None, reason=Reason(ReasonKind.START), message=f"srun: {told}")
     return End(code=code)
 
 
 def _count_ids(text: str) -> int:
-    """Number of CPUs in ``0-2,5``."""
+    """Number of CPUs, or nodes, in ``0-2,5``."""
     total = 0
     for part in text.split(","):
         first, _, last = part.partition("-")
@@ -277,8 +275,10 @@ def _count_ids(text: str) -> int:
     return total
 
 
-def _megabytes(text: str) -> int:
-    """Memory in MB of ``2000M`` or ``1.50G``."""
-    units = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
-    number, unit = (text[:-1], text[-1:]) if text[-1:] in units else (text, "M")
-    return int(float(number) * units[unit])
+def _count_nodes(names: str) -> int:
+    """Number of nodes in ``a1,n[01-03,5]``."""
+    total = 0
+    for name in re.findall(r"[^,\[]+(?:\[[^\]]*\])?", names):
+        inner = re.search(r"\[([^\]]*)\]", name)
+        total += _count_ids(inner[1]) if inner else 1
+    return total

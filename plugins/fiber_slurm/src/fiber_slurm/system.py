@@ -18,7 +18,7 @@ from fiber_slurm import steps
 from fiber_slurm.allocation import Steps, StepTiming, node_of
 from fiber_slurm.config import SlurmConfig
 from fiber_slurm.options import submission
-from fiber_slurm.rows import FORMAT, read_allocations, read_rows
+from fiber_slurm.rows import FORMAT, counts_of, read_allocations, read_rows
 
 __all__ = ["SlurmSystem"]
 
@@ -47,10 +47,7 @@ _ASKED = (
     "--time=",
 )
 _GONE = re.compile(
-    r"invalid job id|already completing|already completed|job/step already"
-    # what scancel says of steps which got the signal
-    r"|job step id \d+: no error",
-    re.IGNORECASE,
+    r"invalid job id|already completing|already completed|job/step already", re.IGNORECASE
 )
 #: variables of a submitter that Slurm's commands read
 _OF_SLURM = re.compile(r"SBATCH_|SLURM_CONF$|SLURM_CLUSTERS$|SLURM_TIME_FORMAT$|LANG$|LC_")
@@ -176,7 +173,8 @@ class SlurmSystem(BatchSystem):
                 of_steps,
                 self._placed(),
                 signum,
-                lambda numbers: self._cancel(numbers, f"--signal={name}"),
+                # its exit code is of no use: of a step that got the signal it tells an old errno
+                lambda numbers: self._ask(["scancel", f"--signal={name}", *numbers]),
             )
         ids = [job_id for job_id in ids if not steps.is_step(job_id)]
         if not ids:
@@ -270,8 +268,8 @@ class SlurmSystem(BatchSystem):
                 continue
             cpus += int(of_cpus)
             memory += int(of_memory)
-            taken = _counts(used)
-            for kind, count in _counts(gres).items():
+            taken = counts_of(used)
+            for kind, count in counts_of(gres).items():
                 devices[kind] = devices.get(kind, 0) + count - taken.get(kind, 0)
         return Capacity(cpus=float(cpus), memory=memory, devices=devices)
 
@@ -363,14 +361,3 @@ def _words(done: Done) -> str:
 
 def _all_gone(done: Done) -> bool:
     return all(_GONE.search(line) for line in done.errors.splitlines() if line.strip())
-
-
-def _counts(gres: str) -> dict[str, int]:
-    """Devices by kind: ``gpu:a100:4(S:0-1),gpu:2`` has six."""
-    found: dict[str, int] = {}
-    for word in re.sub(r"\([^)]*\)", "", gres).split(","):
-        kind, _, rest = word.strip().partition(":")
-        number = rest.rpartition(":")[2]
-        if kind and number.isdigit():
-            found[kind] = found.get(kind, 0) + int(number)
-    return found

@@ -1,6 +1,7 @@
 """Inside an allocation that is there already: processes are its steps, and it is never cancelled."""
 
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -9,10 +10,11 @@ import time
 
 import pytest
 
+import soak
 import waiting
 from fiber._agent import rundir
 from fiber_slurm import sruns
-from running import Program
+from running import Maps, Program
 from scenarios import check_policy
 
 pytestmark = pytest.mark.timeout(240)
@@ -119,6 +121,55 @@ def test_a_ring_runs_in_an_allocation(cluster, settings, tmp_path):
 
         assert steps(cluster) == ([], [])
         assert state(cluster, job) == "RUNNING"
+
+
+def fail(cluster, maps, rng):
+    """Make something fail, once a step runs; returns its name."""
+    waiting.until(lambda: steps(cluster)[0])
+    step = rng.choice(steps(cluster)[0])
+
+    def kill_process():
+        node = rng.choice(cluster.nodes[:2])
+        if found := cluster.processes(node):
+            # it may have ended since we looked
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rng.choice(found), signal.SIGKILL)
+
+    def kill_srun():
+        if found := steps(cluster)[1]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(rng.choice(found)), signal.SIGKILL)
+
+    def lose_controller():
+        cluster.stop_controller()
+        time.sleep(rng.uniform(0, 3))
+        cluster.start_controller()
+
+    faults = {
+        "cancel": lambda: cluster.ask("scancel", step),
+        "terminate": lambda: cluster.ask("scancel", "--signal=TERM", step),
+        "kill_process": kill_process,
+        "kill_srun": kill_srun,
+        "close_descriptors": maps.close_descriptors,
+        "lose_controller": lose_controller,
+    }
+    name = rng.choice(list(faults))
+    faults[name]()
+    return f"{name} {step}"
+
+
+@pytest.mark.lingers("what was started again is for the tests that follow")
+@pytest.mark.timeout(4 * 3600 if soak.is_full() else 400)
+def test_maps_are_right_whatever_fails_and_the_allocation_goes_on(cluster, settings, tmp_path):
+    for current in soak.rounds("failing steps", 10, least=1):
+        # one of three workers waits for a place
+        with cluster.allocated("--nodes=2", "--ntasks=2", "--mem=2000") as job:
+            environ = {**settings, "SLURM_JOB_ID": job}
+            with contextlib.closing(Maps(tmp_path, environ)) as maps:
+                faults = maps.withstand(current.rng, functools.partial(fail, cluster))
+            assert steps(cluster) == ([], [])
+            assert state(cluster, job) == "RUNNING"
+        current.note(faults=faults)
 
 
 class TestADeadProgram:
