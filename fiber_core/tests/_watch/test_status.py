@@ -67,6 +67,8 @@ def test_it_tells_what_waits_runs_and_has_failed_and_which_workers_do_it(pool, t
     assert (error.function, error.item, error.error) == ("fail_at", 2, "ValueError: bad 2")
     assert error.worker in {worker.name for worker in told.workers}
     assert error.traceback.startswith("Traceback (most recent call last):\n")
+    # from the function on
+    assert error.traceback.splitlines()[1].endswith(", in fail_at")
     assert error.traceback.endswith("\nValueError: bad 2")
     assert error.replay == ""
     until(lambda: only_pool().done == 12)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 import time
 from collections import deque
@@ -186,6 +187,8 @@ class Mishap(NamedTuple):
     worker: str
 
 
+#: frames of ours at the beginning of a traceback, whose lines of code are indented more
+_OUR_FRAMES = r'\A(  File "[^"\n]*[/\\]fiber[/\\]_[^"\n]*", line .*\n(    .*\n)*)+'
 #: most failed tasks that are remembered, and characters of what each says and of its traceback
 _MOST_MISHAPS, _MOST_TEXT, _MOST_TRACEBACK = 8, 500, 8000
 
@@ -238,6 +241,9 @@ def _traceback_of(error: BaseException) -> str:
     if type(cause).__name__ != "RemoteTraceback":
         return ""
     text = str(cause).strip().strip('"').strip()
+    # the frames of a worker that called the function tell nothing of it
+    head, _, frames = text.partition("\n")
+    text = f"{head}\n{re.sub(_OUR_FRAMES, '', frames, count=1)}"
     return text if len(text) <= _MOST_TRACEBACK else f"…\n{text[-_MOST_TRACEBACK:]}"
 
 
