@@ -1,14 +1,18 @@
 """The ``fiber`` command on containers: it builds, starts, shows, ends and collects."""
 
 import json
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
+import urllib.request
 
 import pytest
 
+import require
 from commands import ran
-from waiting import until
+from waiting import PATIENCE, until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -36,6 +40,7 @@ def fiber(engine, tmp_path, monkeypatch):
         assert done.returncode == 0, done
         return done.stdout
 
+    run.environ = environ
     yield run
     run("gc", "--all", good=False)
     engine.clear()
@@ -90,15 +95,46 @@ if __name__ == "__main__":
 """
 
 
-def test_top_shows_the_pool_of_a_program_in_a_container(fiber):
-    (line,) = fiber(
-        "run", "--share-engine", "programs", "python3", "-u", "-c", WATCHED
-    ).splitlines()
+@pytest.fixture
+def watched(fiber):
+    """A job whose program has a pool that is idle."""
+    words = ("run", "--share-engine", "programs", "python3", "-u", "-c", WATCHED)
+    (line,) = fiber(*words).splitlines()
     job = line.partition(": ")[2]
     until(lambda: fiber("logs", job) == "45\n")
+    return job
 
+
+def test_top_shows_the_pool_of_a_program_in_a_container(fiber, watched):
     (found,) = json.loads(fiber("top", "--json"))
 
-    assert found["job"] == job
+    assert found["job"] == watched
     (pool,) = found["status"]["pools"]
     assert (pool["done"], pool["ready"], pool["workers"][0]["state"]) == (10, 1, "idle")
+
+
+def test_the_dashboard_shows_it_with_the_log_of_its_worker(fiber, watched):
+    require.need_module("starlette")
+    require.need_module("uvicorn")
+    (found,) = json.loads(fiber("top", "--json"))
+    run, worker = found["run"], found["status"]["pools"][0]["workers"][0]
+
+    def read(path):
+        address = url.replace("/?", f"/{path}&")
+        return urllib.request.urlopen(address, timeout=PATIENCE)
+
+    words = [sys.executable, "-m", "fiber.cli.main", "dashboard", "--listen", "127.0.0.1:0", run]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=fiber.environ) as process:
+        try:
+            url = re.search(r"http://\S+(?=;)", process.stderr.readline())[0]
+            with read(f"events?run={run}") as told:
+                lines = iter(told.readline, b"")
+                state = json.loads(next(o for o in lines if o.startswith(b'data: {"now"'))[6:])
+            with read(f"log?run={run}&job={worker['job']}") as told:
+                log = json.load(told)
+        finally:
+            process.kill()
+
+    assert state["point"]["done"] == 10
+    assert state["workers"][0][1] == worker["name"]
+    assert log == {"job": worker["job"], "lines": []}
