@@ -316,13 +316,14 @@ class Trace:
     def _run(self, file: TextIO) -> None:
         try:
             with file:
-                while not self._closing.wait(self._runtime.timing.progress):
+                is_over = False
+                while not is_over:
+                    is_over = self._closing.wait(self._runtime.timing.progress)
                     with self._lock:
                         groups = list(self._groups)
                     for group in groups:
                         group.look()
                     self._write(file)
-                self._write(file)
                 if self._dropped:
                     log.warning(
                         "fiber: %d events are missing in %s: the disk was too slow",
