@@ -156,9 +156,7 @@ class SlurmCluster:
         """Kill a node's slurmd and all that runs there, as the loss of its power does."""
         with self._daemons.pop(node) as daemon:
             daemon.kill()
-        for pid in self.processes(node):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self.kill_processes(node)
         self.run("scontrol", "update", f"nodename={node}", "state=down", "reason=lost")
 
     def bring_back(self, node: str) -> None:
@@ -183,8 +181,14 @@ class SlurmCluster:
         )
         _until(is_up, f"{node} is idle", self._told)
 
+    def kill_processes(self, node: str) -> None:
+        """Kill all that runs in jobs on a node, also where Slurm knows it no longer."""
+        for pid in self.processes(node):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def kill_stepd(self, job: str) -> None:
-        """Kill the slurmstepd of a job's script, without which nothing reaches it."""
+        """Kill the slurmstepd of a job's script, without which nothing of Slurm's reaches it."""
         (found,) = [
             one
             for one in psutil.process_iter(["cmdline"])

@@ -89,6 +89,9 @@ class TestArrays:
         (status,) = ends(backend, [job])
         assert status.exit_code == -9
         waiting.until(lambda: not cluster.run("squeue", "--noheader", f"--jobs={job.id}"))
+        # a program without a lease
+        cluster.kill_processes(status.host)
+        assert waiting.left(lambda: cluster.processes(status.host), 60.0) == []
 
     def test_what_differs_is_apart_and_what_is_refused_is_told_of_its_own(self, backend, spec):
         small = spec(programs.exit_with(3), resources=ResourceRequest(cpu=1))
