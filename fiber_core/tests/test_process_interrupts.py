@@ -121,7 +121,7 @@ class Program:
         and interrupts nothing until that call returns; so it is with any program that has threads. On
         a busy machine that moment takes milliseconds.
         """
-        until_steady(self._waits, looks=50)
+        until_steady(self._waits, looks=10)
         if self.way == "terminal":
             self.write("\x03")
         elif self.way == "group":
