@@ -193,9 +193,12 @@ class Owner:
             if not self._has_met:
                 if self._store.has_descriptors and self.is_same_host:
                     make = load_object("fiber._objects.queue.lanes:meet")
-                    self._lane = make(self, target)
+                    make(self, target, self._keep_lane)
                 self._has_met = True
             return self._lane
+
+    def _keep_lane(self, lane: Lane) -> None:
+        self._lane = lane
 
     # -- the end
 

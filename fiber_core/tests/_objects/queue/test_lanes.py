@@ -148,6 +148,25 @@ def test_the_first_one_that_comes_in_a_message_makes_the_lane_for_the_next(node,
     assert type(reader.reader(0).take(True, None)) is ItemInMemory
 
 
+def test_a_lane_is_there_before_its_owner_is_told_that_it_may_send_by_it(node, made, monkeypatch):
+    reader = node("reader").remote(made)
+    owner, there = reader._owner, []
+    cast = owner.cast
+
+    def told(*message):
+        there.append(owner.lane is not None)
+        cast(*message)
+
+    monkeypatch.setattr(owner, "cast", told)
+    assert reader.takes_memory()
+    assert there == [True]
+
+
+def test_a_ticket_without_its_item_is_never_taken_for_one():
+    with pytest.raises(WireError, match="no lane to its sender"):
+        decode(Ticket.to(7, SIZE))
+
+
 @pytest.mark.parametrize("options", [{"host": "elsewhere"}, {"kernel_objects": False}])
 def test_who_cannot_have_descriptors_gets_and_puts_bytes(world, made, options):
     side = world.node("far", **{"kernel_objects": True, **options}).remote(made)

@@ -17,7 +17,7 @@ import itertools
 import os
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from fiber._base.finalizing import unless_finalizing
@@ -186,24 +186,27 @@ class Lane:
 _MET = bytes(16)
 
 
-def meet(owner: Owner, target: int) -> Lane | None:
-    """A lane to the owner of a queue with some target; None where there cannot be one.
+def meet(owner: Owner, target: int, keep: Callable[[Lane], object]) -> None:
+    """Have a lane to the owner of a queue with some target, where there can be one.
 
     Not on the handler thread: it waits for the owner.
+
+    Args:
+        owner: the connection to it.
+        target: of the queue.
+        keep: given the lane before the owner sends anything by it.
 
     Raises:
         PeerLostError: the owner is lost.
     """
-    lane = None
     with contextlib.suppress(OSError), contextlib.closing(couriers.Inbox()) as inbox:
         pending = owner.call(target, [protocol.MEET.pack(Op.MEET, 0, inbox.name, inbox.token)])
         pending.wait()
         (is_sent,) = protocol.read(protocol.MET, pending.result())
         if is_sent:
-            lane = Lane(*inbox.take())
+            keep(Lane(*inbox.take()))
             # from now on there is somebody to take what comes
             owner.cast(target, [protocol.MEET.pack(Op.MEET, 0, _MET, _MET)])
-    return lane
 
 
 def met(peer: Peer, name: bytes, token: bytes) -> bool:

@@ -98,6 +98,16 @@ class Ticket(ItemWithReferences):
         """Make one for a descriptor with a number, and an item of so many bytes."""
         return cls(_TICKET.pack(number, size))
 
+    @property
+    def pickled(self) -> memoryview:
+        """There is none here.
+
+        Raises:
+            WireError: always.
+        """
+        msg = "an item in memory came to a process that has no lane to its sender"
+        raise WireError(msg)
+
     def fields(self) -> tuple[int, int]:
         """Number and size.
 
