@@ -32,6 +32,7 @@ def served():
         environ = {**os.environ, "PYTHONPATH": str(SCRIPT.parent)}
         process = subprocess.Popen(
             [sys.executable, SCRIPT, str(workers), "0"],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env=environ,
@@ -156,3 +157,70 @@ def test_names_of_the_program_are_text_and_no_markup(browser, served):
     assert count(browser, "main b img, #map img, #map i i") == 0
     assert "<img src=x onerror=boom()>" in texts(browser, "#map .cell")[0]
     assert browser.complaints() == []
+
+
+def order(process, line):
+    """Have runs of the simulated program end or begin."""
+    process.stdin.write(f"{line}\n")
+    process.stdin.flush()
+
+
+def test_a_run_that_has_ended_stays_until_another_one_is_chosen(served, browser):
+    process, url = served(8)
+    browser.open(url)
+    browser.until(has_drawn(8))
+    browser.until("document.querySelectorAll('#errors details').length > 0")
+    order(process, "end")
+    browser.until("model.ended")
+    order(process, "begin aaaa0001")
+    browser.until("document.querySelector('#runs').options.length === 3")
+    # once more with the new one in sight
+    browser.evaluate("listRuns()")
+    browser.until(
+        "texts = document.querySelector('#attention').innerText, texts.includes('Choose')"
+    )
+
+    assert browser.evaluate("model.run") == "5b7d21c0"
+    assert "ran for" in texts(browser, "#facts")[0]
+    assert count(browser, "#errors details") > 0
+    assert "5b7d21c0" in texts(browser, "#runs option:checked")[0]
+    assert "(ended)" in texts(browser, "#runs option:checked")[0]
+
+    browser.evaluate("pick('aaaa0001')")
+    browser.until("model.state && model.state.run.id === 'aaaa0001'")
+    assert count(browser, "#errors details") == 0
+    browser.evaluate("pick('5b7d21c0')")
+
+    assert count(browser, "#errors details") > 0
+    assert "This run has ended" in texts(browser, "#attention")[0]
+    assert browser.complaints() == []
+
+
+def test_a_page_where_nothing_runs_picks_up_the_next_program(served, browser):
+    process, url = served(8)
+    order(process, "end")
+    browser.open(url)
+    browser.until("document.querySelector('#empty-head').textContent.startsWith('Nothing runs')")
+    # one that is gone before it has told anything
+    browser.evaluate("choose('gone')")
+    browser.until("model.run === ''")
+    order(process, "begin aaaa0001")
+
+    browser.until("model.state && model.state.run.id === 'aaaa0001'")
+
+
+def test_an_alert_whose_cause_is_gone_stays_dimmed_for_a_while(served, browser):
+    _, url = served(8)
+    browser.open(url)
+    browser.until(has_drawn(8))
+    browser.evaluate(
+        "model.source.close(); model.state.workers.forEach((one) => (one.slow = false)); "
+        "model.state.now += 14; draw()"
+    )
+    past = texts(browser, "#attention .alert.past")
+
+    assert [one for one in past if "Was: 1 slow task" in one.replace("\n", " ")] == past != []
+
+    browser.evaluate("model.state.now += 2; draw()")
+
+    assert count(browser, "#attention .alert.past") == 0

@@ -1,15 +1,18 @@
 """A run that is not there: answers of a program with any number of workers, for the dashboard's page.
 
-``python tests/support/simulated_run.py 1000`` serves the page of one, at a port that may stand behind.
+``python tests/support/simulated_run.py 1000`` serves the page of one, at a port that may stand behind. The
+line ``end`` on standard input ends the runs, ``begin`` and an id begin one.
 """
 
 import random
 import sys
+import threading
 import time
 
 from fiber._config.settings import DASHBOARD
 from fiber._dashboard.feed import Run
 from fiber._dashboard.server import Server
+from fiber.exceptions import FiberError
 from fiber.model import Timing
 
 FUNCTIONS = ("simulate", "evaluate", "reduce_gradients")
@@ -32,10 +35,15 @@ class Simulated:
         slow: so many run a task for much longer than usual.
         failing: so many of 1,000 tasks fail.
         seed: of what happens.
+        ident: id of the run.
     """
 
-    def __init__(self, workers=8, hosts=2, *, waiting=1, slow=1, failing=2, seed=1):
+    def __init__(
+        self, workers=8, hosts=2, *, waiting=1, slow=1, failing=2, seed=1, ident="5b7d21c0"
+    ):
+        self.has_ended = False
         self._random = random.Random(seed)
+        self.ident = ident
         self._began = time.time()
         self._done = self._failed = 0
         self._errors = []
@@ -59,6 +67,9 @@ class Simulated:
 
     def ask(self, what, **facts):
         """Return an answer."""
+        if self.has_ended:
+            msg = "the program has ended"
+            raise FiberError(msg)
         return {"status": self._status, "timeline": self._timeline, "log": self._log}[what](**facts)
 
     def close(self):
@@ -137,7 +148,7 @@ class Simulated:
             "errors": list(self._errors),
         }
         return {
-            "run": "5b7d21c0",
+            "run": self.ident,
             "backend": "simulated",
             "pid": 4242,
             "program": ["/home/me/train.py", "--cases", "4000"],
@@ -152,21 +163,34 @@ class Simulated:
         return {"job": job, "lines": [f"step {number} of {job}" for number in range(lines)]}
 
 
-def run_of(simulated):
-    """A run for the page's server."""
+def run_of(simulated, age=185):
+    """A run for the page's server, that began so many seconds ago."""
     return Run(
-        id="5b7d21c0",
+        id=simulated.ident,
         program=("/home/me/train.py", "--cases", "4000"),
         backend="simulated",
-        created=time.time() - 185,
+        created=time.time() - age,
         connect=lambda: simulated,
     )
 
 
+def _obey(runs):
+    """End and begin runs as the lines of standard input say."""
+    for line in sys.stdin:
+        word, *ident = line.split()
+        if word == "end":
+            for one in runs:
+                one.connect().has_ended = True
+            runs.clear()
+        else:
+            runs.insert(0, run_of(Simulated(ident=ident[0], waiting=0, slow=0, failing=0), age=0))
+
+
 if __name__ == "__main__":
     size = int(sys.argv[1])
-    run = run_of(Simulated(size, max(1, size // 64), waiting=max(1, size // 100)))
+    runs = [run_of(Simulated(size, max(1, size // 64), waiting=max(1, size // 100)))]
+    threading.Thread(target=_obey, args=(runs,), daemon=True).start()
     address = f"127.0.0.1:{sys.argv[2]}" if sys.argv[2:] else DASHBOARD
-    server = Server(lambda: [run], address, Timing())
+    server = Server(lambda: list(runs), address, Timing())
     print(server.url, flush=True)
     server.run()

@@ -4,11 +4,11 @@
 const $ = (id) => document.getElementById(id);
 const WORKER = ["pool", "name", "host", "pid", "state", "reason", "running", "function", "seconds", "usual", "slow", "job", "memory"];
 const STATES = ["busy", "idle", "starting", "waiting", "leaving", "suspended", "stopped"];
-const KEEP_SECONDS = 310, MOST_SPANS = 60000, FAILED_SECONDS = 60, ROWS = 100, CHIPS = 8;
+const KEEP_SECONDS = 310, MOST_SPANS = 60000, FAILED_SECONDS = 60, ROWS = 100, CHIPS = 8, PAST_SECONDS = 15, MOST_ENDED = 5;
 
 const model = {
   run: "", runs: [], source: null, state: null, points: [], errors: [], spans: new Map(), spanCount: 0, clock: 0,
-  silent: "", ended: false, window: 120, sort: "name", descending: false, rows: ROWS, worker: null,
+  silent: "", ended: false, follows: false, window: 120, sort: "name", descending: false, rows: ROWS, worker: null,
 };
 
 // -- texts
@@ -86,6 +86,8 @@ const color = (name) => getComputedStyle(document.documentElement).getPropertyVa
 
 // each function keeps its colour for as long as the page is open
 const functions = new Map();
+// what was told of runs that have ended, so that they can be chosen again
+const endedRuns = new Map();
 function colorName(name) {
   if (!name) return "f7";
   if (!functions.has(name)) functions.set(name, `f${functions.size % 8}`);
@@ -185,34 +187,64 @@ async function listRuns() {
     return;
   }
   model.runs = await answer.json();
-  const isThere = model.runs.some((run) => run.id === model.run);
-  const options = model.runs.map((run) => h("option", { value: run.id, selected: run.id === model.run }, `${run.id}  ${run.program[0] || ""}`));
-  if (model.state && !isThere) options.unshift(h("option", { value: model.run, selected: true, disabled: true }, `${model.run}  (ended)`));
-  $("runs").replaceChildren(...options);
-  $("runs-label").hidden = options.length < 2;
+  const isThere = model.runs.some((run) => run.id === model.run), newest = model.runs[0];
+  if (model.state && !isThere) end();
+  listOptions();
   if (isThere) {
     if (!model.source || model.source.readyState === EventSource.CLOSED) connect(model.run);
-    return;
+  } else if (!model.state || (model.follows && newest && newest.created > model.state.now)) {
+    // a run that has ended stays until another one is chosen
+    if (newest) choose(newest.id);
+    else {
+      model.run = "";
+      empty("Nothing runs here yet", "Start a program that uses fiber on this host: it is shown here as soon as it has a pool or a process.");
+    }
   }
-  const newest = model.runs[0];
-  if (model.state) {
-    model.ended = true;
-    if (model.source) model.source.close();
-    live("waiting", "ended");
-    draw();
-    // the program was started once more
-    if (newest && newest.created > model.state.now) choose(newest.id);
-  } else if (newest) choose(newest.id);
-  else empty("Nothing runs here yet", "Start a program that uses fiber on this host: it is shown here as soon as it has a pool or a process.");
+}
+
+function end() {
+  if (model.source) model.source.close();
+  const isNew = !model.ended;
+  model.ended = true;
+  live("waiting", "ended");
+  if (isNew) {
+    const { state, points, errors, spans, spanCount } = model;
+    endedRuns.set(model.run, { state, points, errors, spans, spanCount });
+    if (endedRuns.size > MOST_ENDED) endedRuns.delete(endedRuns.keys().next().value);
+  }
+  draw();
+}
+
+function listOptions() {
+  const listed = model.runs.map((run) => [run.id, `${run.id}  ${run.program[0] || ""}`]);
+  for (const [id, kept] of endedRuns) if (!model.runs.some((run) => run.id === id)) listed.push([id, `${id}  ${kept.state.run.program[0] || ""}  (ended)`]);
+  if (model.ended || listed.length > 1) listed.push(["", "newest, and those that follow"]);
+  const chosen = model.follows ? "" : model.run, text = JSON.stringify([listed, chosen]);
+  $("runs-label").hidden = listed.length < 2;
+  // a list that is open would close
+  if ($("runs").dataset.text === text) return;
+  $("runs").dataset.text = text;
+  $("runs").replaceChildren(...listed.map(([id, said]) => h("option", { value: id, selected: id === chosen }, said)));
+}
+
+function pick(id) {
+  model.follows = !id;
+  if (!id) {
+    const newest = model.runs[0];
+    if (newest && newest.id !== model.run) choose(newest.id);
+  } else if (id !== model.run) choose(id);
+  listOptions();
 }
 
 function choose(run) {
-  Object.assign(model, { run, state: null, points: [], errors: [], silent: "", ended: false });
-  model.spans.clear();
+  const kept = model.runs.some((one) => one.id === run) ? undefined : endedRuns.get(run);
+  Object.assign(model, { run, state: null, points: [], errors: [], spans: new Map(), spanCount: 0, silent: "", ended: false }, kept);
   functions.clear();
+  pastAlerts.clear();
   closeWorker();
-  $("runs").value = run;
-  connect(run);
+  if (kept) end();
+  else connect(run);
+  listOptions();
 }
 
 function live(state, text) {
@@ -265,7 +297,7 @@ function draw() {
 function drawHead(state) {
   const run = state.run, words = run.program.map((word, index) => (index ? word : word.split("/").pop()));
   put($("program"), words.join(" ") || "fiber");
-  const since = run.created ? `runs for ${span(state.now - run.created)}` : "";
+  const since = run.created ? `${model.ended ? "ran" : "runs"} for ${span(state.now - run.created)}` : "";
   put($("facts"), [`run ${run.id}`, run.backend, run.host && `on ${run.host}`, `pid ${run.pid}`, since].filter(Boolean).join("  ·  "));
   const failed = state.point.failed ? `(${state.point.failed} failed) ` : "";
   document.title = `${failed}${words[0] || run.id} – fiber`;
@@ -290,10 +322,24 @@ function workerChips(workers, say) {
   return chips;
 }
 
+// alerts whose cause may come and go, each as it was last true
+const pastAlerts = new Map();
+
+function pastAlert(one) {
+  const made = one.cloneNode(true);
+  made.className = "alert past";
+  put(made.querySelector("strong"), `Was: ${one.querySelector("strong").textContent}`);
+  return made;
+}
+
 function drawAttention(state) {
-  const found = [];
-  if (model.ended) found.push(alert("info", "■", "This run has ended.", "What is shown is the last that it told."));
+  const found = [], others = model.runs.some((run) => run.id !== model.run);
+  if (model.ended) found.push(alert("info", "■", "This run has ended.", `What is shown is the last that it told.${others ? " Choose another run above." : ""}`));
   else if (model.silent) found.push(alert("failed", "!", "The program does not answer.", model.silent));
+  const lasting = (key, one) => {
+    pastAlerts.set(key, { one, at: state.now, place: found.length });
+    found.push(one);
+  };
   for (const [number, pool] of state.pools.entries()) {
     const missing = pool.wanted - pool.ready;
     if (missing <= 0) continue;
@@ -302,23 +348,29 @@ function drawAttention(state) {
     // the same words of the platform are said once
     const reasons = [...new Set([pool.reason, ...waiting.map((worker) => worker.reason)].filter(Boolean))];
     if (waiting.length || pool.reason)
-      found.push(alert("waiting", "…", `${pool.name}: ${missing} of ${plural(pool.wanted, "worker")} wait for a place.`, reasons.slice(0, 3).join("; ") || "The platform has not said why.", workerChips(waiting, (worker) => worker.host)));
-    else found.push(alert("info", "↑", `${pool.name}: ${missing} of ${plural(pool.wanted, "worker")} are starting.`, "", missing < 4 ? workerChips(mine, () => "") : []));
+      lasting(`missing ${pool.name}`, alert("waiting", "…", `${pool.name}: ${missing} of ${plural(pool.wanted, "worker")} wait for a place.`, reasons.slice(0, 3).join("; ") || "The platform has not said why.", workerChips(waiting, (worker) => worker.host)));
+    else lasting(`missing ${pool.name}`, alert("info", "↑", `${pool.name}: ${missing} of ${plural(pool.wanted, "worker")} are starting.`, "", missing < 4 ? workerChips(mine, () => "") : []));
   }
   const slow = state.workers.filter((worker) => lookOf(worker) === "slow").sort((a, b) => b.seconds - a.seconds);
   if (slow.length) {
     const first = slow[0];
     const usual = first.usual ? `, where ${span(first.usual)} is usual` : "";
-    found.push(alert("slow", "!", `${plural(slow.length, "slow task")}:`, `${first.name} has run ${first.function} for ${span(first.seconds)}${usual}.`, workerChips(slow, (worker) => `${worker.function} ${span(worker.seconds)}`)));
+    lasting("slow", alert("slow", "!", `${plural(slow.length, "slow task")}:`, `${first.name} has run ${first.function} for ${span(first.seconds)}${usual}.`, workerChips(slow, (worker) => `${worker.function} ${span(worker.seconds)}`)));
   }
   const halted = state.workers.filter((worker) => worker.state === "suspended" || worker.state === "stopped");
-  if (halted.length) found.push(alert("waiting", "‖", `${plural(halted.length, "worker is", "workers are")} halted.`, halted[0].reason || "A signal has stopped them: SIGCONT lets them go on.", workerChips(halted, (worker) => worker.state)));
+  if (halted.length) lasting("halted", alert("waiting", "‖", `${plural(halted.length, "worker is", "workers are")} halted.`, halted[0].reason || "A signal has stopped them: SIGCONT lets them go on.", workerChips(halted, (worker) => worker.state)));
   if (state.point.failed) {
     const last = model.errors[model.errors.length - 1];
     const why = last ? `The last, ${ago(state.now - last.when)}: ${last.function}[${last.item}]: ${last.error}` : "";
     found.push(alert("failed", "✕", `${plural(state.point.failed, "task")} failed.`, why, [h("button", { class: "chip errors", type: "button" }, "Show tracebacks")]));
   }
   if (state.point.retried) found.push(alert("info", "↻", `${plural(state.point.retried, "task")} ran again, since a worker was lost.`, ""));
+  // what comes and goes does not move the page each time
+  for (const [key, past] of model.ended ? [] : pastAlerts) {
+    if (past.at === state.now) continue;
+    if (state.now - past.at > PAST_SECONDS) pastAlerts.delete(key);
+    else found.splice(past.place, 0, pastAlert(past.one));
+  }
   if (!found.length) {
     const said = state.pools.length ? `All ${plural(state.point.wanted, "worker")} are up, no task is slow, and none has failed.` : "No pool has begun.";
     found.push(alert("good", "✓", said, state.point.waiting ? `${count(state.point.waiting)} tasks wait for a worker that is free.` : ""));
@@ -866,7 +918,7 @@ async function readLog() {
 
 // -- begin
 
-$("runs").addEventListener("change", (event) => choose(event.target.value));
+$("runs").addEventListener("change", (event) => pick(event.target.value));
 $("filter").addEventListener("input", draw);
 $("state").addEventListener("change", draw);
 $("close").addEventListener("click", closeWorker);
@@ -916,4 +968,4 @@ document.addEventListener("visibilitychange", () => {
 // the token is in a cookie from now on
 history.replaceState(null, "", location.pathname);
 listRuns();
-setInterval(() => !document.hidden && (!model.run || model.ended || model.silent) && listRuns(), 3000);
+setInterval(() => !document.hidden && listRuns(), 3000);
