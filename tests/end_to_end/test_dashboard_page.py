@@ -224,3 +224,21 @@ def test_an_alert_whose_cause_is_gone_stays_dimmed_for_a_while(served, browser):
     browser.evaluate("model.state.now += 2; draw()")
 
     assert count(browser, "#attention .alert.past") == 0
+
+
+def test_a_worker_that_is_slow_steadily_is_told_with_how_much(served, browser):
+    _, url = served(8)
+    browser.open(url)
+    browser.until(has_drawn(8))
+    browser.evaluate(
+        "model.source.close(); slow = model.state.workers.find((one) => !one.slow); "
+        "Object.assign(slow, {name: 'PoolWorker-X', lately: 4.4, others: 0.35, seconds: 0.1}); "
+        "draw(); openWorker(slow.key)"
+    )
+    said = "4.4 s a task lately, the others 350 ms (12.6x)"
+
+    alerts = [one.replace("\n", " ") for one in texts(browser, "#attention .alert")]
+    assert any(f"PoolWorker-X is slow: {said}." in one for one in alerts), alerts
+    assert any("(slow, 12.6x)" in one for one in texts(browser, "#map .cell.s-slow"))
+    assert any("4.4 s, 12.6x" in one for one in texts(browser, "#workers tbody tr"))
+    assert said in texts(browser, "#worker-facts")[0]

@@ -130,6 +130,9 @@ class Simulated:
                     "seconds": round(seconds, 3),
                     "usual": None if is_waiting else 0.55,
                     "is_slow": is_slow,
+                    "done": 4000 + number,
+                    "lately": None if is_waiting else 0.55,
+                    "others": None,
                     "memory": None if is_waiting else 180_000_000 + 3_000_000 * (number % 17),
                 }
             )
@@ -163,10 +166,10 @@ class Simulated:
         return {"job": job, "lines": [f"step {number} of {job}" for number in range(lines)]}
 
 
-def run_of(simulated, age=185):
+def run_of(simulated, ident="5b7d21c0", age=185):
     """A run for the page's server, that began so many seconds ago."""
     return Run(
-        id=simulated.ident,
+        id=ident,
         program=("/home/me/train.py", "--cases", "4000"),
         backend="simulated",
         created=time.time() - age,
@@ -183,7 +186,8 @@ def _obey(runs):
                 one.connect().has_ended = True
             runs.clear()
         else:
-            runs.insert(0, run_of(Simulated(ident=ident[0], waiting=0, slow=0, failing=0), age=0))
+            simulated = Simulated(ident=ident[0], waiting=0, slow=0, failing=0)
+            runs.insert(0, run_of(simulated, *ident, age=0))
 
 
 if __name__ == "__main__":

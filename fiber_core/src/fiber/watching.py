@@ -131,6 +131,13 @@ class WorkerStatus:
     #: bytes of its resident memory; None until it is known: a worker elsewhere is asked for it at the first
     #: look, and every five seconds while somebody looks
     memory: int | None = None
+    #: tasks that it has finished
+    done: int = 0
+    #: seconds of its median task lately, of the function that it ran last; None until three of its reports
+    #: came: short tasks are reported several at once
+    lately: float | None = None
+    #: seconds of a task on the other workers lately, where this one takes at least twice as long; else None
+    others: float | None = None
 
 
 @values.frozen(kw_only=True)

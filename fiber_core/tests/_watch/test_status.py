@@ -6,6 +6,7 @@ import signal
 import socket
 import stat
 import threading
+import time
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -28,6 +29,11 @@ from tasks_world import FakeJob
 from waiting import PATIENCE, until
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
+
+
+def sleep_longer_as(times):
+    pid, slow, fast = times
+    time.sleep(slow if os.getpid() == pid else fast)
 
 
 def wait_for(path):
@@ -103,6 +109,23 @@ def test_a_task_that_takes_much_longer_than_the_others_of_its_call_is_slow(
 )
 def test_a_task_is_slow_after_a_second_and_five_times_the_median(seconds, usual, expected):
     assert module._is_slow(HeldTasks(1, "train", seconds, usual), 1.0) is expected
+
+
+def test_a_worker_that_takes_longer_than_the_others_for_its_tasks_is_told_steadily():
+    with fiber.Pool(3) as pool:
+        until(lambda: only_pool().ready == 3)
+        slow = only_pool().workers[0]
+        results = pool.map_async(sleep_longer_as, [(slow.pid, 0.05, 0.005)] * 60, chunksize=1)
+        until(lambda: any(one.others for one in only_pool().workers))
+        results.get(PATIENCE)
+        # not only while a task takes long
+        told = {one.name: one for one in only_pool().workers}
+    pool.join()
+
+    (found,) = [one for one in told.values() if one.others]
+    assert found.name == slow.name
+    assert found.lately >= 0.05 > found.lately / 2 >= found.others
+    assert sum(one.done for one in told.values()) == 60
 
 
 @pytest.mark.parametrize("is_here", [True, False])

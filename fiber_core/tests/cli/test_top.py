@@ -103,6 +103,17 @@ def test_a_straggler_is_told_above_the_table_with_its_host_and_the_median(board)
     assert [one["name"] for _, one in view.select(board)] == ["w-4", "w-9", "w-10", "w-11"]
 
 
+def test_a_worker_whose_tasks_take_longer_than_the_others_is_told_with_how_much(board):
+    slow = worker("w-4", lately=4.4, others=0.35, seconds=0.2)
+    board.take("0000000a", status(150, [worker("w-1", lately=0.35, others=None), slow]), 13.0)
+
+    shown = drawn(board)
+
+    assert "0 tasks/s, 1 slow" in shown
+    assert "0000000a w-4 on n1 is slow: 4.4 s a task lately, the others 350 ms (12.6x)" in shown
+    assert [one["name"] for _, one in View(state="slow").select(board)] == ["w-4"]
+
+
 def test_a_program_with_an_older_fiber_is_shown_without_times(board):
     old = worker("w-1")
     for name in ("seconds", "usual", "is_slow"):

@@ -37,6 +37,9 @@ WORKER = (
     "is_slow",
     "job",
     "memory",
+    "done",
+    "lately",
+    "others",
 )
 _TOTALS = ("waiting", "running", "done", "failed", "retried", "ready", "wanted")
 

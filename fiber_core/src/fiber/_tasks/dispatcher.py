@@ -20,6 +20,7 @@ from fiber._tasks.outcomes import ReceivedOutcomes, read_error
 from fiber._tasks.pending import events
 from fiber._tasks.pending.policy import RetryPolicy
 from fiber._tasks.pending.table import PendingTable
+from fiber._tasks.pending.views import Lately, lately
 from fiber._tasks.protocol import Mode
 from fiber._tasks.session import Session
 from fiber._tasks.shared_payload import PayloadStore, SharedFunctions
@@ -258,6 +259,10 @@ class HeldTasks(NamedTuple):
     seconds: float = 0.0
     #: seconds of the median task of that call lately; None until one has ended
     usual: float | None = None
+    #: items that it has reported
+    done: int = 0
+    #: how fast it was lately, and the others where it is slow
+    lately: Lately = Lately()
 
 
 class TasksView(NamedTuple):
@@ -510,12 +515,16 @@ class Dispatcher:
             totals = self.table.totals()
             holdings = self.table.holdings(time.monotonic())
             held: dict[str, HeldTasks] = {}
+            reports = {}
             for session in self._sessions.values():
                 found = holdings[session.name]
                 call = None if found.call is None else self._calls.get(found.call)
                 name = "" if call is None else call.name
-                held[session.ident] = HeldTasks(found.items, name, found.seconds, found.usual)
-            return TasksView(
+                reports[session.ident] = found.reports
+                held[session.ident] = HeldTasks(
+                    found.items, name, found.seconds, found.usual, found.done
+                )
+            view = TasksView(
                 waiting=totals.waiting,
                 running=totals.running,
                 done=self._ended_items + totals.finished,
@@ -524,6 +533,10 @@ class Dispatcher:
                 held=held,
                 errors=tuple(self.mishaps.last),
             )
+        # sorting is done while others have the lock
+        for ident, one in lately(reports).items():
+            held[ident] = held[ident]._replace(lately=one)
+        return view
 
     def ask_memory(self, interval: float) -> dict[str, int | None]:
         """Resident memory of workers by identity, as each told last, and ask for it anew.

@@ -135,9 +135,16 @@ def _of_worker(
         seconds=round(held.seconds, 3),
         usual=held.usual,
         is_slow=_is_slow(held, slow),
+        done=held.done,
+        lately=_rounded(held.lately.seconds),
+        others=_rounded(held.lately.others),
         job=_job_of(child),
         memory=here if told is None else told.get(record.ident),
     )
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else float(f"{seconds:.3g}")
 
 
 def _is_slow(held: HeldTasks, least: float) -> bool:

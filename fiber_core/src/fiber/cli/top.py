@@ -231,8 +231,13 @@ class Board:
 
     def slow(self) -> list[tuple[str, dict[str, Any]]]:
         """The workers whose current task takes much longer than usual, the longest first."""
-        found = [one for one in self.workers() if one[1].get("is_slow")]
+        found = [one for one in self.workers() if one[1].get("is_slow") and not _is_behind(one[1])]
         return sorted(found, key=lambda one: -one[1]["seconds"])
+
+    def behind(self) -> list[tuple[str, dict[str, Any]]]:
+        """The workers whose tasks take much longer than the others', the slowest first."""
+        found = [one for one in self.workers() if _is_behind(one[1])]
+        return sorted(found, key=lambda one: -one[1]["lately"] / one[1]["others"])
 
     def silent(self) -> list[tuple[str, str]]:
         """The runs that nobody answers for, each with the reason."""
@@ -288,7 +293,7 @@ class View:
     def select(self, board: Board) -> list[tuple[str, dict[str, Any]]]:
         """The workers that are shown, in order."""
         if self.state == "slow":
-            kept = board.slow()
+            kept = board.behind() + board.slow()
         else:
             kept = [
                 one for one in board.workers() if not self.state or one[1]["state"] == self.state
@@ -301,6 +306,11 @@ class View:
         }
         key = keys.get(self.order)
         return kept if key is None else sorted(kept, key=key)
+
+
+def _is_behind(worker: dict[str, Any]) -> bool:
+    # a program with an older fiber does not tell
+    return bool(worker.get("others"))
 
 
 def _next(among: tuple[str, ...], current: str) -> str:
@@ -351,7 +361,14 @@ def _reasons(board: Board) -> Iterator[str]:
         if pool["reason"]:
             missing = pool["wanted"] - pool["ready"]
             yield f"{ident} {pool['name']}: {missing} of {pool['wanted']} workers are missing: {pool['reason']}"
-    slow = board.slow()
+    behind, slow = board.behind(), board.slow()
+    for ident, worker in behind[:_MOST_SLOW]:
+        yield (
+            f"{ident} {worker['name']} on {worker['host']} is slow: {span(worker['lately'])} a task "
+            f"lately, the others {span(worker['others'])} ({worker['lately'] / worker['others']:.3g}x)"
+        )
+    if len(behind) > _MOST_SLOW:
+        yield f"{len(behind) - _MOST_SLOW} more workers are slow; f shows them"
     for ident, worker in slow[:_MOST_SLOW]:
         usual = f", the median is {span(worker['usual'])}" if worker["usual"] else ""
         yield (
@@ -423,7 +440,7 @@ def render(board: Board, view: View, height: int) -> RenderableType:
     rate = sum(sum(board.rates(ident, pool["name"])[-1:]) for ident, pool in pools)
     ready = sum(pool["ready"] for _, pool in pools)
     head = f"fiber top: {len(board)} {'run' if len(board) == 1 else 'runs'}, {ready} workers, {rate:.3g} tasks/s"
-    if slow := len(board.slow()):
+    if slow := len(board.behind()) + len(board.slow()):
         head += f", {slow} slow"
     reasons = [line(text, "yellow") for text in _reasons(board)]
     errors = [line(text, "red") for text in (_errors(board) if view.errors else [])[-5:]]
@@ -443,7 +460,10 @@ def render(board: Board, view: View, height: int) -> RenderableType:
         table(
             _WORKER_HEADERS,
             [_worker_row(*one) for one in selected[:room]],
-            ["bold red" if one.get("is_slow") else "" for _, one in selected[:room]],
+            [
+                "bold red" if _is_behind(one) or one.get("is_slow") else ""
+                for _, one in selected[:room]
+            ],
         ),
         *errors,
         line(foot, "dim"),

@@ -16,6 +16,7 @@ from typing import Any
 import attrs
 import click
 
+from fiber._base.slowness import FEW, slow_ones
 from fiber.cli.errors import plain
 from fiber.cli.options import json_option
 from fiber.cli.show import span
@@ -243,17 +244,13 @@ def _slow_workers(
             )
         for function, times in spent.items():
             # of fewer one cannot tell whether it was the worker or the task
-            if len(times) >= _FEW:
+            if len(times) >= FEW:
                 medians.setdefault(function, {})[tid] = statistics.median(times)
     found = []
     for function, by_row in medians.items():
-        for tid, own in by_row.items():
-            others = [other for row, other in by_row.items() if row != tid]
-            if len(others) < 2:
-                continue
-            usual = statistics.median(others)
-            if own > _SLOW * usual > 0 and own - usual > _SHORT:
-                found.append(SlowWorker(names.get(tid, f"worker {tid}"), function, own, usual))
+        for tid, others in slow_ones(by_row).items():
+            name = names.get(tid, f"worker {tid}")
+            found.append(SlowWorker(name, function, by_row[tid], others))
     return sorted(found, key=lambda one: -one.seconds / one.others)
 
 
@@ -286,8 +283,6 @@ _LARGE = 2**20
 _NOTABLE, _MUCH = 2**16, 2**28
 #: tasks that take no longer than what they cost
 _SHORT = 1e-3
-#: how many times as long as the others' the tasks of a slow worker take, and of how many that is told
-_SLOW, _FEW = 2.0, 3
 #: slow workers that are named
 _NAMED = 3
 #: part of the workers whose absence is told

@@ -2,7 +2,7 @@
 "use strict";
 
 const $ = (id) => document.getElementById(id);
-const WORKER = ["pool", "name", "host", "pid", "state", "reason", "running", "function", "seconds", "usual", "slow", "job", "memory"];
+const WORKER = ["pool", "name", "host", "pid", "state", "reason", "running", "function", "seconds", "usual", "slow", "job", "memory", "done", "lately", "others"];
 const STATES = ["busy", "idle", "starting", "waiting", "leaving", "suspended", "stopped"];
 const KEEP_SECONDS = 310, MOST_SPANS = 60000, FAILED_SECONDS = 60, ROWS = 100, CHIPS = 8, PAST_SECONDS = 15, MOST_ENDED = 5;
 
@@ -304,7 +304,10 @@ function drawHead(state) {
 }
 
 const isMissing = (worker) => worker.state === "waiting" || worker.state === "starting";
-const lookOf = (worker) => (worker.slow && worker.state === "busy" ? "slow" : worker.state);
+// one whose tasks take longer than the others', or whose task takes longer than usual
+const lookOf = (worker) => (worker.state === "busy" && (worker.others || worker.slow) ? "slow" : worker.state);
+const timesOf = (worker) => `${short.format(worker.lately / worker.others)}x`;
+const slowness = (worker) => `${span(worker.lately)} a task lately, the others ${span(worker.others)} (${timesOf(worker)})`;
 
 function alert(kind, sign, head, why, chips) {
   return h(
@@ -351,7 +354,13 @@ function drawAttention(state) {
       lasting(`missing ${pool.name}`, alert("waiting", "…", `${pool.name}: ${missing} of ${plural(pool.wanted, "worker")} wait for a place.`, reasons.slice(0, 3).join("; ") || "The platform has not said why.", workerChips(waiting, (worker) => worker.host)));
     else lasting(`missing ${pool.name}`, alert("info", "↑", `${pool.name}: ${missing} of ${plural(pool.wanted, "worker")} are starting.`, "", missing < 4 ? workerChips(mine, () => "") : []));
   }
-  const slow = state.workers.filter((worker) => lookOf(worker) === "slow").sort((a, b) => b.seconds - a.seconds);
+  const behind = state.workers.filter((worker) => worker.others).sort((a, b) => b.lately / b.others - a.lately / a.others);
+  if (behind.length) {
+    const head = behind.length === 1 ? `${behind[0].name} is slow:` : `${behind.length} workers are slow:`;
+    const who = behind.length === 1 ? "" : `${behind[0].name} takes `;
+    lasting("slow workers", alert("slow", "!", head, `${who}${slowness(behind[0])}.`, workerChips(behind, (worker) => `${worker.host} ${timesOf(worker)}`)));
+  }
+  const slow = state.workers.filter((worker) => worker.slow && !worker.others && worker.state === "busy").sort((a, b) => b.seconds - a.seconds);
   if (slow.length) {
     const first = slow[0];
     const usual = first.usual ? `, where ${span(first.usual)} is usual` : "";
@@ -372,7 +381,7 @@ function drawAttention(state) {
     else found.splice(past.place, 0, pastAlert(past.one));
   }
   if (!found.length) {
-    const said = state.pools.length ? `All ${plural(state.point.wanted, "worker")} are up, no task is slow, and none has failed.` : "No pool has begun.";
+    const said = state.pools.length ? `All ${plural(state.point.wanted, "worker")} are up, nothing is slow, and no task has failed.` : "No pool has begun.";
     found.push(alert("good", "✓", said, state.point.waiting ? `${count(state.point.waiting)} tasks wait for a worker that is free.` : ""));
   }
   patch($("attention"), found);
@@ -551,7 +560,7 @@ function failedLately(worker) {
   return false;
 }
 
-const describe = (worker) => `${worker.name} (${worker.poolName}): ${worker.state}${worker.slow ? ", slow" : ""}\n${worker.function ? `${worker.function}, for ${span(worker.seconds)}` : worker.reason || worker.host}`;
+const describe = (worker) => `${worker.name} (${worker.poolName}): ${worker.state}${worker.others ? `, slow: ${slowness(worker)}` : worker.slow ? ", slow" : ""}\n${worker.function ? `${worker.function}, for ${span(worker.seconds)}` : worker.reason || worker.host}`;
 
 const cells = new Map();
 function drawMap(state) {
@@ -594,7 +603,7 @@ function drawMap(state) {
       const label = `${worker.name}, ${lookOf(worker)}`;
       if (cell.getAttribute("aria-label") !== label) cell.setAttribute("aria-label", label);
       if (few) {
-        put(cell.children[1], worker.function ? `${worker.function}${worker.slow ? " (slow)" : ""}` : worker.state);
+        put(cell.children[1], worker.function ? `${worker.function}${worker.others ? ` (slow, ${timesOf(worker)})` : worker.slow ? " (slow)" : ""}` : worker.state);
         put(cell.children[2], worker.function ? `for ${span(worker.seconds)}` : worker.reason);
       }
     });
@@ -685,7 +694,7 @@ function drawTimeline() {
         g.strokeRect(left + 1, top + gap / 2 + 1, Math.max(2, right - left - 2), high - gap - 2);
       }
     }
-    g.fillStyle = palette.get(worker.slow ? "slow" : "text");
+    g.fillStyle = palette.get(lookOf(worker) === "slow" ? "slow" : "text");
     g.fillText(worker.name, 2, top + high / 2, LABEL - 12);
   }
   g.fillStyle = palette.get("card");
@@ -760,6 +769,8 @@ const COLUMNS = [
   ["function", "Function", (w) => w.function],
   ["seconds", "For", (w) => (w.function ? span(w.seconds) : ""), true],
   ["usual", "Usual", (w) => (w.function ? span(w.usual) : ""), true],
+  ["lately", "Lately", (w) => (w.others ? `${span(w.lately)}, ${timesOf(w)}` : span(w.lately)), true],
+  ["done", "Done", (w) => (w.done ? count(w.done) : ""), true],
   ["running", "Held", (w) => (w.running ? whole.format(w.running) : ""), true],
   ["memory", "Memory", (w) => bytes(w.memory), true],
   ["reason", "Why", (w) => w.reason],
@@ -810,6 +821,7 @@ function drawTable(state) {
         put(cell.children[1], say(worker));
       } else put(cell, say(worker));
       if (name === "seconds") cell.className = `number${worker.slow ? " slow" : ""}`;
+      if (name === "lately") cell.className = `number${worker.others ? " slow" : ""}`;
     });
   });
   const rest = chosen.length - rows.length, more = $("more");
@@ -875,7 +887,9 @@ function drawWorker() {
   const list = model.spans.get(worker.key) || [];
   const tasks = list.reduce((sum, one) => sum + one.tasks, 0), failed = list.reduce((sum, one) => sum + one.failed, 0);
   const facts = [
-    ["State", `${worker.state}${worker.slow ? ", slow" : ""}`],
+    ["State", `${worker.state}${lookOf(worker) === "slow" ? ", slow" : ""}`],
+    ["Speed", worker.others ? slowness(worker) : worker.lately ? `${span(worker.lately)} a task lately` : ""],
+    ["Done", worker.done ? plural(worker.done, "task") : ""],
     ["Why", worker.reason],
     ["Runs", worker.function && `${worker.function}, for ${span(worker.seconds)}${worker.usual ? `, where ${span(worker.usual)} is usual` : ""}`],
     ["Holds", worker.running ? plural(worker.running, "task") : ""],

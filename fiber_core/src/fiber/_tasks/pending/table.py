@@ -327,15 +327,16 @@ class PendingTable:
         usual: dict[Pace, float | None] = {}
         found = {}
         for worker in self._ledger.workers.values():
+            told = worker.done, tuple(worker.reports)
             if not worker.held:
-                found[worker.id] = views.Holding(0)
+                found[worker.id] = views.Holding(0, None, 0.0, None, *told)
                 continue
             call = worker.held[0].call
             if call.pace not in usual:
                 usual[call.pace] = call.pace.median()
             items = sum(entry.stop - entry.done for entry in worker.held)
             seconds = max(0.0, now - worker.since)
-            found[worker.id] = views.Holding(items, call.id, seconds, usual[call.pace])
+            found[worker.id] = views.Holding(items, call.id, seconds, usual[call.pace], *told)
         return found
 
     def snapshot(self) -> views.Snapshot:
@@ -479,6 +480,8 @@ class PendingTable:
         if call.pace.add(call.units(start, stop), event.seconds):
             self._available.pace_changed(call.pace)
         worker.since = now
+        worker.done += stop - start
+        worker.reports.append((call.pace, event.seconds / (stop - start)))
         entry.done = stop
         if not call.is_over:
             self._ledger.accept(call, start, stop, out)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 #: entries on a worker at most
 MAX_HELD = 2
+#: reports of a worker that tell whether it is slow
+_REPORTS = 16
 
 
 class RevokeState(enum.Enum):
@@ -67,6 +69,7 @@ class WorkerState:
 
     __slots__ = (
         "credits",
+        "done",
         "held",
         "id",
         "is_closed",
@@ -76,6 +79,7 @@ class WorkerState:
         "is_watched",
         "queue",
         "queued_pace",
+        "reports",
         "since",
         "units_left",
     )
@@ -90,6 +94,10 @@ class WorkerState:
         self.held: list[Entry] = []
         #: when it last reported, or was given something after it held nothing
         self.since = now
+        #: items that it has reported
+        self.done = 0
+        #: of its last reports the pace of their call, and the seconds of one item
+        self.reports: deque[tuple[Pace, float]] = deque(maxlen=_REPORTS)
         #: True where it is draining
         self.is_closed = False
         #: True once it was sent RETIRE
