@@ -154,7 +154,14 @@ def test_names_of_the_program_are_text_and_no_markup(browser, served):
         "'', 1, '<i>f</i>', 1, 1, true, 'j', 1]]})"
     )
 
-    assert count(browser, "main b img, #map img, #map i i") == 0
+    browser.evaluate(
+        "model.errors = [{pool: 'p', function: '<img>', item: 1, when: 1, error: '<img>', replay: ''}]; draw()"
+    )
+
+    assert count(browser, "main b img, #map img, #map i i, #errors img") == 0
+    assert "FIBER_KEEP_FAILED=1" in browser.evaluate(
+        "document.querySelector('#errors .hint').textContent"
+    )
     assert "<img src=x onerror=boom()>" in texts(browser, "#map .cell")[0]
     assert browser.complaints() == []
 

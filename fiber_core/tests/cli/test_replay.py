@@ -3,8 +3,13 @@
 import os
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
+from click.testing import CliRunner
+
+from fiber._workers import kept_tasks
+from fiber.cli.main import cli
 
 PROGRAM = """
 import fiber
@@ -75,3 +80,18 @@ def test_a_failed_task_runs_again_with_what_it_got(run, tmp_path):
     assert "(Pdb) -5" in debugged.stdout
     assert mended.stdout.splitlines()[-1] == "returned -7"
     assert (nothing.returncode, "no task 'abc' is kept" in nothing.stderr) == (1, True)
+
+
+def test_kept_tasks_are_listed_with_the_newest_first(monkeypatch):
+    def kept(name, when):
+        said = {"when": when, "function": "f", "item": 1, "error": "E"}
+        return Mock(task=name, describe=lambda: said)
+
+    found = [kept("old-1", 1.0), kept("new-1", 2.0)]
+    monkeypatch.setattr(kept_tasks, "kept", lambda: iter(found))
+    listed = CliRunner().invoke(cli, ["replay"]).stdout
+
+    assert 0 < listed.index("new-1") < listed.index("old-1")
+
+    found.clear()
+    assert "FIBER_KEEP_FAILED=1" in CliRunner().invoke(cli, ["replay"]).output

@@ -68,9 +68,9 @@ def board():
     board.close()
 
 
-def drawn(board, view=None, height=30):
-    console = Console(file=io.StringIO(), width=120, height=height)
-    console.print(render(board, view or View(), height))
+def drawn(board, view=None, height=30, width=120):
+    console = Console(file=io.StringIO(), width=width, height=height)
+    console.print(render(board, view or View(), height, width))
     return console.file.getvalue()
 
 
@@ -131,16 +131,57 @@ def test_keys_sort_filter_hide_and_quit(board):
 
     assert names() == ["w-1", "w-2", "w-3"]
     for expected in ("w-1 w-3 w-2", "w-2 w-1 w-3", "w-3 w-2 w-1", "w-1 w-2 w-3"):
-        view.press("s")
+        view.press("s", board)
         assert names() == expected.split(), view.order
-    view.press("f")
+    view.press("f", board)
     assert names() == ["w-1", "w-3"]
-    view.press("e")
+    view.press("e", board)
     assert "ValueError" not in drawn(board, view)
-    view.press("x")
+    view.press("x", board)
     assert not view.is_over
-    view.press("q")
+    view.press("q", board)
     assert view.is_over
+
+
+def test_a_filter_of_a_state_that_nobody_is_in_is_left_out(board):
+    view, states = View(), []
+    for _ in range(3):
+        view.press("f", board)
+        states.append(view.state)
+
+    assert states == ["busy", "idle", ""]
+
+
+@pytest.mark.parametrize(
+    "replay, again",
+    [("5b7d-1", "fiber replay --pdb 5b7d-1"), ("", "start with FIBER_KEEP_FAILED=1")],
+)
+def test_a_key_shows_the_traceback_of_the_last_error_and_hides_it(board, replay, again):
+    error = {"function": "train", "item": 7, "error": "ValueError: \x1b[2J", "when": 2.0}
+    error.update(worker="w-3", replay=replay, traceback="Traceback:\n  File x\nValueError: \x1b[2J")
+    first = {**error, "item": 5, "when": 1.0}
+    board.take("0000000a", status(150, errors=[error, first]), 13.0)
+    view = View()
+    view.press("t", board)
+    shown = drawn(board, view)
+    view.press("t", board)
+
+    assert "0000000a train[7] on w-3:" in shown
+    assert "  File x\nValueError: \\x1b[2J" in re.sub(" +\n", "\n", shown)
+    assert again in shown
+    assert "  File x" not in drawn(board, view)
+
+
+def test_a_long_reason_is_wrapped_and_keys_are_explained(board):
+    why = "0/12 nodes are available: 12 Insufficient nvidia.com/gpu; the quota of team-a is used up"
+    board.take("0000000a", status(150, reason=why), 13.0)
+    view = View()
+    view.press("?", board)
+
+    shown = drawn(board, view, width=60)
+
+    assert "used up" in shown
+    assert "t: show or hide the traceback" in shown
 
 
 def test_what_finds_no_room_is_counted(board):

@@ -10,8 +10,10 @@ from typing import TypeVar
 FEW = 3
 #: workers, this one among them, below which there is nothing to compare with
 _WORKERS = 3
-#: a worker is slow whose tasks take so many times as long as the others', by so many seconds at least
-_FACTOR, _SHORT = 2.0, 1e-3
+#: so many times as long as the others' the tasks of a slow worker take
+_FACTOR = 2.0
+#: seconds of a difference that is worth a word
+_SHORT = 1e-3
 
 Name = TypeVar("Name", bound=Hashable)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fiber.cli.errors import plain
+from fiber.cli.errors import note, plain
 from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
@@ -28,14 +28,17 @@ _LONGEST = 200
 def command(task: str | None, debugs: bool, shows: bool) -> None:
     """Run TASK again in this process: a failed task that was kept, by keep_failed=True or the setting.
 
-    Without TASK the kept ones are listed. TASK may be the beginning of a name that means one. Its program
+    Without TASK the kept ones are listed, the newest first. TASK may be the beginning of a name that means one. Its program
     is loaded as in a worker, so it runs the code as it is now. The exit code is 1 where it raises.
     """
     from fiber._workers import kept_tasks
 
     found = list(kept_tasks.kept())
     if task is None:
-        _list(found)
+        # the newest is what one looks for
+        _list(found[::-1])
+        if not found:
+            note("no failed task was kept; start the program with FIBER_KEEP_FAILED=1 to keep them")
         return
     chosen = _chosen(found, task)
     _load_program(chosen)

@@ -11,6 +11,7 @@ import itertools
 import os
 import select
 import sys
+import textwrap
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -38,12 +39,23 @@ _HISTORY = 30
 _BARS = "▁▂▃▄▅▆▇█"
 _STYLES = {"busy": "green", "waiting": "yellow", "starting": "yellow", "suspended": "yellow"}
 _POOL_HEADERS = ("RUN", "POOL", "WORKERS", "WAIT", "HELD", "DONE", "FAILED", "AGAIN", "RATE", "")
-_WORKER_HEADERS = ("RUN", "WORKER", "STATE", "PID", "HOST", "TASKS", "TIME", "FUNCTION")
+_WORKER_HEADERS = ("RUN", "WORKER", "STATE", "PID", "HOST", "HELD", "TIME", "FUNCTION")
 #: what workers are sorted by, and of which state they are shown, each the next one after a key
 _ORDERS = ("name", "state", "host", "tasks", "time")
 _FILTERS = ("", "busy", "slow", "idle", "waiting", "starting", "leaving")
 #: most slow workers that are told of above the table
 _MOST_SLOW = 3
+#: of the traceback that is shown, and of a reason
+_MOST_LINES, _MOST_REASON = 12, 3
+_KEYS = (
+    "q: quit",
+    "s: sort the workers by name, state, host, tasks held, or time of the current task",
+    "f: show only workers of one state, or only slow ones",
+    "e: show or hide the last errors",
+    "t: show or hide the traceback of the last error",
+    "?: show or hide these keys; h does the same",
+)
+_NOT_KEPT = "arguments were not kept: start with FIBER_KEEP_FAILED=1 to run such a task again"
 _SILENT = "no program answers for it; 'fiber ps' lists its jobs"
 
 
@@ -64,7 +76,8 @@ def command(
     Programs on this host answer themselves. For runs of this host whose program is a job elsewhere a
     command in that job does, as with fiber exec; with --backend in all jobs there, whoever started
     them. RUN, an id or the beginning of one, is for one of them. Keys: q quits, s sorts the workers
-    by something else, f shows those of another state, e shows or hides errors. --json prints once.
+    by something else, f shows those of another state, e shows or hides errors, t the traceback of the
+    last one, ? all keys. --json prints once.
     """
     from fiber.cli import show
     from fiber.cli.remote_runs import RemoteRuns, answer_requests
@@ -276,19 +289,30 @@ class View:
     state: str = _FILTERS[0]
     #: True where the last errors are shown
     errors: bool = True
+    #: True where the traceback of the last one is shown
+    traceback: bool = False
+    #: True where the keys are shown
+    help: bool = False
     #: True once it is to end
     is_over: bool = False
 
-    def press(self, key: str) -> None:
+    def press(self, key: str, board: Board) -> None:
         """Take a key; those that mean nothing change nothing."""
         if key in {"q", "\x03", "\x04"}:
             self.is_over = True
         elif key == "s":
             self.order = _next(_ORDERS, self.order)
         elif key == "f":
+            # what nobody is in is left out
             self.state = _next(_FILTERS, self.state)
+            while self.state and not self.select(board):
+                self.state = _next(_FILTERS, self.state)
         elif key == "e":
             self.errors = not self.errors
+        elif key == "t":
+            self.traceback = not self.traceback
+        elif key in {"?", "h"}:
+            self.help = not self.help
 
     def select(self, board: Board) -> list[tuple[str, dict[str, Any]]]:
         """The workers that are shown, in order."""
@@ -390,6 +414,23 @@ def _errors(board: Board) -> list[str]:
     return [text for _, text in found]
 
 
+def _traceback(board: Board) -> list[str]:
+    """The traceback of the last error, with its worker and how to run it again."""
+    found = [
+        (error["when"], ident, error) for ident, pool in board.pools() for error in pool["errors"]
+    ]
+    if not found:
+        return ["no task has failed"]
+    _, ident, error = max(found, key=lambda one: one[0])
+    by = f" on {error['worker']}" if error.get("worker") else ""
+    lines = (error.get("traceback") or error["error"]).rstrip().splitlines()
+    if len(lines) > _MOST_LINES:
+        lines = ["…", *lines[-_MOST_LINES:]]
+    replay = error.get("replay")
+    again = f"run it again: fiber replay --pdb {replay}" if replay else _NOT_KEPT
+    return [f"{ident} {error['function']}[{error['item']}]{by}:", *lines, again]
+
+
 def sparkline(values: list[float]) -> str:
     """Return values as bars of one character each, the highest of them whole."""
     top = max(values, default=0.0)
@@ -410,13 +451,14 @@ def _print(board: Board) -> None:
         note(line)
 
 
-def render(board: Board, view: View, height: int) -> RenderableType:
+def render(board: Board, view: View, height: int, width: int) -> RenderableType:
     """Draw a board.
 
     Args:
         board: the runs.
         view: what is shown of them.
         height: lines that there are.
+        width: characters of a line.
     """
     from rich.console import Group
     from rich.table import Table
@@ -442,13 +484,22 @@ def render(board: Board, view: View, height: int) -> RenderableType:
     head = f"fiber top: {len(board)} {'run' if len(board) == 1 else 'runs'}, {ready} workers, {rate:.3g} tasks/s"
     if slow := len(board.behind()) + len(board.slow()):
         head += f", {slow} slow"
-    reasons = [line(text, "yellow") for text in _reasons(board)]
+    reasons = [
+        line(part, "yellow")
+        for text in _reasons(board)
+        for part in textwrap.wrap(
+            " ".join(text.split()), width, subsequent_indent="    ", max_lines=_MOST_REASON
+        )
+    ]
     errors = [line(text, "red") for text in (_errors(board) if view.errors else [])[-5:]]
+    below = _traceback(board) if view.traceback else []
+    errors += [Text(plain(text), "red", no_wrap=True, overflow="ellipsis") for text in below]
+    errors += [line(text) for text in (_KEYS if view.help else ())]
     selected = view.select(board)
     rows = [_pool_row(board, ident, pool) for ident, pool in pools]
     # a head and a foot, the heads of tables, a line between
     room = max(0, height - len(rows) - len(reasons) - len(errors) - 7)
-    foot = f"q quit, s sort: {view.order}, f show: {view.state or 'all'}, e errors"
+    foot = f"q quit, s sort: {view.order}, f show: {view.state or 'all'}, e errors, t traceback, ? keys"
     if len(selected) > room:
         foot += f", {len(selected) - room} more workers"
     return Group(
@@ -481,7 +532,7 @@ def _follow(board: Board, interval: float) -> None:
     ):
         due = time.monotonic() + interval
         while not view.is_over:
-            live.update(render(board, view, console.height), refresh=True)
+            live.update(render(board, view, console.height, console.width), refresh=True)
             left = due - time.monotonic()
             if left <= 0:
                 board.look()
@@ -489,7 +540,7 @@ def _follow(board: Board, interval: float) -> None:
             elif select.select([terminal], [], [], left)[0]:
                 pressed = os.read(terminal, 64).decode("utf-8", "replace")
                 for key in pressed or "q":
-                    view.press(key)
+                    view.press(key, board)
 
 
 @contextlib.contextmanager

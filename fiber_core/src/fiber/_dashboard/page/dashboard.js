@@ -747,6 +747,7 @@ function drawErrors(state) {
       const body = h("details", {}, h("summary", {}, h("span", { class: "when" }), h("span", { class: "task", title: `${error.function}[${error.item}]` }, `${error.function}[${error.item}]`), h("span", { class: "error", title: error.error }, error.error.split("\n")[0]), h("span", { class: "by" }, error.worker || "")));
       body.append(h("pre", { tabindex: "0" }, error.traceback || error.error));
       if (error.replay) body.append(h("p", { class: "hint" }, "Run it again in a terminal: ", h("code", {}, `fiber replay --pdb ${error.replay}`)));
+      else body.append(h("p", { class: "hint" }, "Its arguments were not kept, so it cannot be run again. Start the program with ", h("code", {}, "FIBER_KEEP_FAILED=1"), " to keep those of tasks that fail."));
       shownErrors.set(key, body);
       box.prepend(body);
     }
