@@ -249,3 +249,25 @@ def test_a_worker_that_is_slow_steadily_is_told_with_how_much(served, browser):
     assert any("(slow, 12.6x)" in one for one in texts(browser, "#map .cell.s-slow"))
     assert any("4.4 s, 12.6x" in one for one in texts(browser, "#workers tbody tr"))
     assert said in texts(browser, "#worker-facts")[0]
+
+
+def test_what_nobody_watched_is_striped_and_breaks_the_lines_on_a_narrow_page_too(served):
+    _, url = served(8)
+    with browsers.Browser(420, 900) as narrow:
+        narrow.open(url)
+        narrow.until("model.points.length > 1 && model.spans.size")
+        narrow.evaluate(
+            "model.source.close(); first = model.points[0]; "
+            "model.points.unshift(...[42, 41].map((ago) => ({...first, t: first.t - ago, rate: 1}))); "
+            "[...model.spans.values()][0].unshift({name: '', begin: first.t - 50, end: first.t - 42}); draw()"
+        )
+
+        (legend,) = texts(narrow, "#functions")
+        assert "striped: nobody looked" in legend
+        assert "sent before this page was open" in legend
+        drawn = narrow.evaluate(
+            "document.querySelector('#memory-plot path.line').getAttribute('d')"
+        )
+        assert drawn.count("M") == 2
+        assert narrow.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert narrow.complaints() == []

@@ -4,7 +4,7 @@
 const $ = (id) => document.getElementById(id);
 const WORKER = ["pool", "name", "host", "pid", "state", "reason", "running", "function", "seconds", "usual", "slow", "job", "memory", "done", "lately", "others"];
 const STATES = ["busy", "idle", "starting", "waiting", "leaving", "suspended", "stopped"];
-const KEEP_SECONDS = 310, MOST_SPANS = 60000, FAILED_SECONDS = 60, ROWS = 100, CHIPS = 8, PAST_SECONDS = 15, MOST_ENDED = 5;
+const KEEP_SECONDS = 310, MOST_SPANS = 60000, FAILED_SECONDS = 60, ROWS = 100, CHIPS = 8, PAST_SECONDS = 15, GAP_SECONDS = 10, MOST_ENDED = 5;
 
 const model = {
   run: "", runs: [], source: null, state: null, points: [], errors: [], spans: new Map(), spanCount: 0, clock: 0,
@@ -487,6 +487,19 @@ function ceilingOfBytes(value) {
   return ceiling(value / unit) * unit;
 }
 
+// round seconds between the marks of an axis, of which there are so many at most
+const stepOf = (seconds, most) => [5, 10, 15, 30, 60, 120, 180, 300].find((step) => seconds / step <= most) || 600;
+
+// when nobody looked, as pairs of seconds: nothing was noted then
+function gaps() {
+  const points = model.points, found = [];
+  if (points.length < 2) return found;
+  const steps = points.slice(1).map((point, index) => point.t - points[index].t).sort((a, b) => a - b);
+  const most = Math.max(GAP_SECONDS, 4 * steps[Math.floor(steps.length / 2)]);
+  for (let index = 1; index < points.length; index += 1) if (points[index].t - points[index - 1].t > most) found.push([points[index - 1].t, points[index].t]);
+  return found;
+}
+
 function drawPlot(box, lines, say) {
   const points = model.points, last = points[points.length - 1];
   const shown = lines.filter((line) => points.some((point) => point[line.field] !== null && point[line.field] !== undefined));
@@ -506,26 +519,36 @@ function drawPlot(box, lines, say) {
     svg.append(s("line", { class: "grid", x1: left, x2: width - right, y1: y(share * most), y2: y(share * most) }));
     svg.append(s("text", { x: left - 8, y: y(share * most) + 4, "text-anchor": "end" }, say(share * most)));
   }
-  for (let part = 0; part <= 4; part += 1) {
-    const t = from + (seconds * part) / 4, before = Math.round(last.t - t);
-    svg.append(s("text", { x: x(t), y: height - 4, "text-anchor": part === 4 ? "end" : part ? "middle" : "start" }, before ? `-${span(before)}` : "now"));
+  for (let before = 0, step = stepOf(seconds, 5); before <= seconds; before += step) {
+    const at = x(last.t - before);
+    svg.append(s("text", { x: at, y: height - 4, "text-anchor": !before ? "end" : at < left + 20 ? "start" : "middle" }, before ? `-${span(before)}` : "now"));
   }
   let at = left;
+  const resumed = new Set(gaps().map(([, end]) => end));
   for (const line of shown) {
+    // each ends where nobody looked
+    const parts = [];
     let path = "", first = null, end = null;
+    const close = () => {
+      if (path) parts.push({ path, first, end });
+      path = "";
+      first = null;
+    };
     for (const point of points) {
       const value = point[line.field];
       if (value === null || value === undefined || point.t < from - 2) continue;
+      if (resumed.has(point.t)) close();
       const px = Math.max(left, x(point.t));
       path += `${path ? "L" : "M"}${px.toFixed(1)} ${y(value).toFixed(1)}`;
       if (first === null) first = px;
       end = px;
     }
-    if (!path) continue;
-    if (line.area) svg.append(s("path", { class: "area", fill: color(line.color), d: `${path}L${end.toFixed(1)} ${y(0)}L${first.toFixed(1)} ${y(0)}Z` }));
-    svg.append(s("path", { class: "line", stroke: color(line.color), d: path }));
+    close();
+    if (!parts.length) continue;
+    for (const part of line.area ? parts : []) svg.append(s("path", { class: "area", fill: color(line.color), d: `${part.path}L${part.end.toFixed(1)} ${y(0)}L${part.first.toFixed(1)} ${y(0)}Z` }));
+    svg.append(s("path", { class: "line", stroke: color(line.color), d: parts.map((part) => part.path).join("") }));
     svg.append(s("rect", { x: at, y: 2, width: 10, height: 10, rx: 3, fill: color(line.color) }));
-    const label = s("text", { class: "name", x: at + 15, y: 11 }, `${line.name} ${say(last[line.field] || 0)}`);
+    const label = s("text", { class: "name", x: at + 15, y: 11 }, width < 460 ? line.name : `${line.name} ${say(last[line.field] || 0)}`);
     svg.append(label);
     at += 30 + 6.4 * label.textContent.length;
   }
@@ -628,7 +651,22 @@ function legend(box, entries) {
 
 // -- timeline
 
-const LABEL = 150, AXIS = 20;
+const AXIS = 20;
+let LABEL = 150;
+
+function hatch(g, look) {
+  const tile = document.createElement("canvas"), size = 8;
+  tile.width = tile.height = size;
+  const pen = tile.getContext("2d");
+  pen.strokeStyle = look;
+  pen.beginPath();
+  for (const shift of [-size, 0, size]) {
+    pen.moveTo(shift, size);
+    pen.lineTo(shift + size, 0);
+  }
+  pen.stroke();
+  return g.createPattern(tile, "repeat");
+}
 
 function timelineRows() {
   const workers = model.state.workers.filter((worker) => worker.state !== "waiting"), isSlow = (worker) => lookOf(worker) === "slow";
@@ -642,6 +680,7 @@ function drawTimeline() {
   const all = rows.length * high + AXIS, width = box.clientWidth, height = Math.min(460, Math.max(60, all));
   box.style.height = `${height}px`;
   $("timeline-height").style.height = `${Math.max(0, all - height)}px`;
+  LABEL = width < 600 ? 92 : 150;
   const scale = devicePixelRatio || 1;
   if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(height * scale)) {
     canvas.width = Math.round(width * scale);
@@ -659,7 +698,7 @@ function drawTimeline() {
   const palette = new Map(["f0", "f1", "f2", "f3", "f4", "f5", "f6", "f7", "failed", "slow", "grid", "faint", "text", "dim", "track", "card"].map((name) => [name, color(name)]));
   const fonts = getComputedStyle(document.body).fontFamily;
   const first = Math.floor(box.scrollTop / high), bottom = height - AXIS;
-  const used = new Set();
+  const used = new Set(), unseen = gaps().filter(([, end]) => end > from), striped = hatch(g, palette.get("faint"));
   g.font = `12px ${fonts}`;
   g.textBaseline = "middle";
   for (let index = first; index < rows.length; index += 1) {
@@ -670,6 +709,8 @@ function drawTimeline() {
     g.globalAlpha = 0.55;
     g.fillRect(LABEL, top + gap / 2, width - LABEL - 8, high - gap);
     g.globalAlpha = 1;
+    g.fillStyle = striped;
+    for (const [begin, end] of unseen) g.fillRect(Math.max(LABEL, x(begin)), top + gap / 2, x(end) - Math.max(LABEL, x(begin)), high - gap);
     for (const one of model.spans.get(worker.key) || []) {
       if (one.end < from) continue;
       const left = Math.max(LABEL, x(one.begin)), right = Math.max(left + 1, x(one.end) - 0.6), name = colorName(one.name);
@@ -701,13 +742,17 @@ function drawTimeline() {
   g.fillRect(0, bottom, width, AXIS);
   g.fillStyle = palette.get("faint");
   g.font = `11px ${fonts}`;
-  for (let part = 0; part <= 4; part += 1) {
-    const t = from + (seconds * part) / 4;
-    g.textAlign = part === 4 ? "right" : part ? "center" : "left";
+  g.textAlign = "center";
+  const step = stepOf(seconds, width < 600 ? 3 : 6);
+  for (let t = Math.ceil(from / step) * step; t <= now; t += step) {
+    if (x(t) - LABEL < 24 || width - x(t) < 28) continue;
     g.fillText(clock(t), x(t), bottom + AXIS / 2 + 1);
   }
   g.textAlign = "left";
-  legend($("functions"), [...functions.entries()].filter(([name]) => name && used.has(name)).slice(0, 8).map(([name, look]) => [name, look]));
+  const said = [...functions.entries()].filter(([name]) => name && used.has(name)).slice(0, 8);
+  if (used.has("")) said.push(["sent before this page was open", colorName("")]);
+  if (unseen.length) said.push(["striped: nobody looked", "faint"]);
+  legend($("functions"), said);
   put($("timeline-note"), model.state.missing ? `${whole.format(model.state.missing)} more were too many to be shown` : "the last tasks of each worker, noted while this page is open");
   box.rows = { rows, high, from, width, seconds };
 }
@@ -928,6 +973,7 @@ async function readLog() {
   put($("log-note"), answer.lines.length ? `the last ${plural(answer.lines.length, "line")}` : "it has written nothing");
   const box = $("log"), atEnd = box.scrollTop + box.clientHeight >= box.scrollHeight - 30;
   put(box, answer.lines.join("\n"));
+  box.hidden = !answer.lines.length;
   if (atEnd) box.scrollTop = box.scrollHeight;
 }
 
