@@ -208,7 +208,7 @@ def watch(program: subprocess.Popen[str]) -> tuple[RenderableType, Progress]:
         page.send("Emulation.setScrollbarsHidden", hidden=True)
         page.evaluate("document.querySelector('button[data-seconds=\"60\"]').click()")
         page.screenshot(IMAGES / "dashboard.png")
-        return top.render(board, top.View(), height=40, width=120), now
+        return top.render(board, top.View(), height=40, width=100), now
 
 
 def main() -> None:
