@@ -115,7 +115,7 @@ def test_a_worker_that_takes_longer_than_the_others_for_its_tasks_is_told_steadi
     with fiber.Pool(3) as pool:
         until(lambda: only_pool().ready == 3)
         slow = only_pool().workers[0]
-        results = pool.map_async(sleep_longer_as, [(slow.pid, 0.05, 0.005)] * 60, chunksize=1)
+        results = pool.map_async(sleep_longer_as, [(slow.pid, 0.05, 0.005)] * 300, chunksize=1)
         until(lambda: any(one.others for one in only_pool().workers))
         results.get(PATIENCE)
         # not only while a task takes long
@@ -125,7 +125,7 @@ def test_a_worker_that_takes_longer_than_the_others_for_its_tasks_is_told_steadi
     (found,) = [one for one in told.values() if one.others]
     assert found.name == slow.name
     assert found.lately >= 0.05 > found.lately / 2 >= found.others
-    assert sum(one.done for one in told.values()) == 60
+    assert sum(one.done for one in told.values()) == 300
 
 
 @pytest.mark.parametrize("is_here", [True, False])

@@ -82,8 +82,8 @@ ADVICE = {
     ),
     "a slow worker": (
         [
-            *(task(row, at, 1) for row in (1, 2) for at in range(36)),
-            *(task(3, 12 * at, 12) for at in range(3)),
+            *(task(row, at, 1) for row in (1, 2) for at in range(96)),
+            *(task(3, 12 * at, 12) for at in range(8)),
         ],
         "worker 3 took 12 s for a task of train, and the others 1 s: 12.0 times as long",
     ),

@@ -6,8 +6,9 @@ from bisect import bisect_left
 from collections.abc import Hashable, Mapping
 from typing import TypeVar
 
-#: reports of a worker below which one cannot tell whether it was the worker or the task
-FEW = 3
+#: reports of a worker below which one cannot tell whether it was the worker or the task: of tasks whose times
+#: vary like those between random events one worker in twenty would be named with so many, one in seven with three
+FEW = 8
 #: workers, this one among them, below which there is nothing to compare with
 _WORKERS = 3
 #: so many times as long as the others' the tasks of a slow worker take
