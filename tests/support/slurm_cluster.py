@@ -31,6 +31,7 @@ _DAEMONS = ("munged", "slurmctld", "slurmd", "scontrol", "sbatch", "srun")
 _MARK = "FIBER_TEST_SLURM"
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 _PATIENCE = 60.0
+_MARK_OF_CI = {name: os.environ[name] for name in ("CI_STAGE",) if name in os.environ}
 _CONF = """\
 ClusterName=fiber
 SlurmctldHost={host}(127.0.0.1)
@@ -297,7 +298,8 @@ class SlurmCluster:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                env={"PATH": _PATH, _MARK: str(self.folder), **self.environ},
+                # with the mark of CI, too, which ends what is left of a run that was cut off
+                env={"PATH": _PATH, _MARK: str(self.folder), **_MARK_OF_CI, **self.environ},
                 start_new_session=True,
             )
 
