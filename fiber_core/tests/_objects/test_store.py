@@ -1,11 +1,13 @@
 """The end of a process that owns or uses shared objects."""
 
 import gc
+import os
 import threading
 import weakref
 
 import pytest
 
+from fiber._objects.queue.messages import ItemWithReferences
 from fiber.exceptions import PeerLostError
 from fiber.model.timing import Timing
 from objects_world import fetching, put, take
@@ -152,6 +154,26 @@ def test_an_owner_made_by_a_background_action_at_the_end_is_closed_with_the_othe
     closed()
 
     assert "fiber-owner-0badc0de" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_receipt_that_comes_at_the_end_is_closed_once(other):
+    receipt, writer = os.pipe()
+    other.store.await_receipt(receipt, ItemWithReferences.of([], b""))
+    other.reactor.call_and_wait(lambda: None)
+    begun, may_go_on = threading.Event(), threading.Event()
+    other.reactor.call_soon(lambda: (begun.set(), may_go_on.wait(TIMEOUT)))
+    assert begun.wait(TIMEOUT)
+    os.write(writer, b"1")
+    os.close(writer)
+    closed = in_thread(other.store.close)
+    # it has begun to take leave of the receipt
+    until(lambda: other.store._is_over and other.reactor._soon)
+    may_go_on.set()
+    closed()
+
+    assert other.store._receipts == {}
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(receipt)
 
 
 def test_after_the_end_nothing_is_begun(other):

@@ -475,11 +475,16 @@ class Store:
         self._close_owners()
         for block in self.unused.clear():
             block.discard()
-        for descriptor in list(self._receipts):
-            self._reactor.remove_reader(descriptor)
-            os.close(descriptor)
+        # where receipts come: one that comes meanwhile closes its descriptor itself
+        self._reactor.call_and_wait(self._close_receipts)
         if self._auth_domains is not None:
             self._auth_domains.close()
+
+    def _close_receipts(self) -> None:
+        while self._receipts:
+            descriptor, _ = self._receipts.popitem()
+            self._reactor.remove_reader(descriptor)
+            os.close(descriptor)
 
     def _close_owners(self) -> None:
         with self._lock:
