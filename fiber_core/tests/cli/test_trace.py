@@ -78,7 +78,7 @@ ADVICE = {
     ),
     "failures": (
         [*(task(row, at, 1) for row in (1, 2) for at in range(8)), *[mark(0, 3, **FAILED)] * 2],
-        "2 tasks of train failed with ValueError, the first was train[613]: run with FIBER_KEEP_FAILED=1",
+        "2 tasks of train failed with ValueError, the first was train[613]: 'fiber top' shows the traceback",
     ),
     "a slow worker": (
         [

@@ -294,8 +294,9 @@ def _advice(found: Summary) -> Iterator[str]:
         for error, failures in one.failures.items():
             item = f"{one.name}[{one.failed_items[error]}]"
             yield (
-                f"{_count(failures, 'task')} of {one.name} failed with {error}, the first was {item}: run with "
-                "FIBER_KEEP_FAILED=1, and 'fiber replay' runs it again here"
+                f"{_count(failures, 'task')} of {one.name} failed with {error}, the first was {item}: 'fiber top' "
+                "shows the traceback (t) while the program runs, and if that is run with FIBER_KEEP_FAILED=1, 'fiber "
+                "replay' runs the task again"
             )
     # a missing one of a hundred is as good as none, and one of eight is not
     if found.wanted and found.missing >= 0.5 and found.missing / found.wanted >= _MISSING:
@@ -353,7 +354,7 @@ def _advice(found: Summary) -> Iterator[str]:
     if found.again or found.given_up:
         reasons = ", ".join(f"{count} by {reason}" for reason, count in found.deaths.items())
         yield (
-            f"workers died ({reasons}): {found.again} tasks ran again and {found.given_up} were given up; "
+            f"workers died ({reasons}): {_count(found.again, 'task')} ran again and {found.given_up} were given up; "
             "'fiber logs' and the error's attempts have their last words"
         )
     short = any(one.count and one.seconds / one.count < _SHORT for one in found.functions)
