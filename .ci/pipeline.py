@@ -315,6 +315,8 @@ def mpi(shop: Workshop, it: Running) -> None:
     files = ("fiber_docker/tests", "fiber_ssh/tests/end_to_end", "fiber_k8s/tests/end_to_end")
     over = (f"plugins/{folder}/test_mpirun.py" for folder in files)
     on_engine(shop, it, "-m", "mpi", "-k", "find_each_other", *over, FIBER_REQUIRE=required)
+    words = ("--fiber-backend", "slurm", "-m", "mpi", "-k", "find_each_other or lost_member")
+    on_engine(shop, it, *words, "tests/end_to_end/test_mpirun.py", FIBER_REQUIRE=required)
     on_engine(shop, it, "-k", "mpirun", WHO_CAN_DO_WHAT, FIBER_REQUIRE=required)
 
 

@@ -5,8 +5,11 @@ import sys
 import attrs
 import pytest
 
+import soak
 from fiber.testing import BackendConformance, PluginConformance
+from fiber.testing.kit.core import CoreApi
 from fiber.testing.kit.delivery import Streams
+from fiber.testing.kit.lifecycle import Lifecycle, Stops
 from fiber_slurm.backend import SlurmBackend
 from fiber_slurm.testing import SlurmWitness
 
@@ -24,7 +27,9 @@ class ClusterWitness(SlurmWitness):
         self.cluster.start_controller()
 
 
-class TestSlurm(BackendConformance):
+class OnCluster:
+    """What the kit needs to know of a cluster."""
+
     python = sys.executable
     patience = 60.0
 
@@ -56,7 +61,15 @@ class TestSlurm(BackendConformance):
         return ClusterWitness(cluster)
 
 
-class TestSteps(TestSlurm):
+class TestSlurm(OnCluster, BackendConformance):
+    """Batch jobs."""
+
+
+#: of the kit for steps: the whole of it takes as long as that for batch jobs
+_OF_STEPS = (BackendConformance,) if soak.is_full() else (Lifecycle, Stops, CoreApi)
+
+
+class TestSteps(OnCluster, *_OF_STEPS):
     """Steps of an allocation in place of batch jobs."""
 
     @pytest.fixture
