@@ -165,7 +165,10 @@ class Pool:
             warm_runtime(options.validate)
         from fiber._workers.group import WorkerGroups
         from fiber._workers.open_calls import OpenCalls, TaskCall, task_of
+        from fiber.results import AsyncResult
 
+        # not looked up for each task
+        self._result_class = AsyncResult
         self._lock = threading.RLock()
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self._groups = WorkerGroups(options, "pool")
@@ -268,9 +271,8 @@ class Pool:
         error_callback: Callable[[BaseException], Any] | None = None,
     ) -> AsyncResult[T]:
         """As :meth:`apply`, without waiting; a callback runs on a thread of the pool before it is ready."""
-        from fiber.results import AsyncResult
-
-        result: AsyncResult[T] = AsyncResult(self._callbacks, callback, error_callback, self)
+        result: AsyncResult[T]
+        result = self._result_class(self._callbacks, callback, error_callback, self)
         mode, item = self._task_of(tuple(args), dict(kwds or {}))
         self._groups.check()
         call = self._open_calls.get(func, mode)
