@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 
+import psutil
 import pytest
 
 import soak
@@ -88,9 +89,17 @@ def start(settings, program, allocation, runs):
     rundir.sweep()
 
 
+def is_of(cluster, pid):
+    """True for a process of this cluster: there may be another one on this machine."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).environ().get("SLURM_CONF") == str(cluster.conf)
+    return False
+
+
 def steps(cluster):
     """Ids of steps, and of processes that wait for a place."""
-    waits = [str(pid) for pid, _ in sruns.waiting(lambda name: name.startswith("fiber-"))]
+    found = [pid for pid, _ in sruns.waiting(lambda name: name.startswith("fiber-"))]
+    waits = [str(pid) for pid in found if is_of(cluster, pid)]
     listed = cluster.run("squeue", "--steps", "--noheader", "--Format=StepID:|,StepName:|")
     rows = [line.split("|") for line in listed.splitlines()]
     return [row[0] for row in rows if row[1].startswith("fiber-")], waits
@@ -167,6 +176,7 @@ def test_maps_are_right_whatever_fails_and_the_allocation_goes_on(cluster, setti
             environ = {**settings, "SLURM_JOB_ID": job}
             with contextlib.closing(Maps(tmp_path, environ)) as maps:
                 faults = maps.withstand(current.rng, functools.partial(fail, cluster))
+                maps.end()
             assert steps(cluster) == ([], [])
             assert state(cluster, job) == "RUNNING"
         current.note(faults=faults)
