@@ -297,7 +297,7 @@ def core_on_docker(shop: Workshop, it: Running) -> None:
 
 def core_on_slurm(shop: Workshop, it: Running) -> None:
     """Some of the core's tests, as batch jobs, and rings."""
-    words = (OF_CORE[0], "fiber_core/tests/_ring/test_ring.py")
+    words = (*OF_CORE, "fiber_core/tests/_ring/test_ring.py")
     on_engine(shop, it, "--fiber-backend", "slurm", *words)
 
 
