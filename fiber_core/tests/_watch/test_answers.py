@@ -131,6 +131,21 @@ def test_what_nobody_fetches_is_bounded_and_what_was_left_out_is_counted(monkeyp
     assert found["missing"] == 19
 
 
+def test_pools_that_are_over_are_told_of_once_more_and_forgotten():
+    timeline = Timeline(runtime.current())
+    for _ in range(3):
+        with fiber.Pool(1) as pool:
+            pool.map(square, [1])
+        pool.join()
+
+    found = timeline.look()
+    left = timeline._traces.noted()
+    timeline.close()
+
+    assert len({span[0] for span in found["spans"]}) == 3
+    assert left == []
+
+
 def test_the_last_lines_of_a_worker_are_told_by_its_job(asker):
     with fiber.Pool(1) as pool:
         pool.map(say, range(5))

@@ -7,7 +7,6 @@ begins with the first look and ends with the connection, so that a program which
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
 from fiber._watch.status import as_data
-from fiber._watch.trace import attach, detach
+from fiber._watch.trace import Traces
 from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class GroupTimeline:
 
     def __init__(self, timeline: Timeline, group: WorkerGroup) -> None:
         self._timeline = timeline
-        self._name = group.name
+        self.group = group
         #: functions of the entries that workers hold
         self._held: dict[int, tuple[str, str, int]] = {}
         self._spans: dict[str, _Span] = {}
@@ -91,7 +90,7 @@ class GroupTimeline:
             span.count += count
         else:
             if span is not None:
-                self._timeline.put(self._name, worker, span)
+                self._timeline.put(self.group.name, worker, span)
             span = self._spans[worker] = _Span(begin, end, function, count, 0)
         self._last = call, range(done.start, done.stop), span
 
@@ -109,13 +108,13 @@ class GroupTimeline:
             del self._held[entry]
         span = self._spans.pop(worker, None)
         if span is not None:
-            self._timeline.put(self._name, worker, span)
+            self._timeline.put(self.group.name, worker, span)
 
     def cut(self) -> None:
         """Hand out what there is."""
         for worker, span in self._spans.items():
             if span.count:
-                self._timeline.put(self._name, worker, span)
+                self._timeline.put(self.group.name, worker, span)
                 # what ends next does not begin before
                 self._spans[worker] = _Span(span.end, span.end, "", 0, 0)
         self._last = None
@@ -129,19 +128,10 @@ class Timeline:
     """
 
     def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._lock = threading.Lock()
         self._waiting: deque[tuple[str, str, _Span]] = deque(maxlen=_MOST_SPANS)
         self._missing = 0
-        self._groups: list[tuple[WorkerGroup, GroupTimeline]] = []
-        attach(runtime, self)
-
-    def of(self, group: WorkerGroup) -> GroupTimeline:
-        """Make the part of a group."""
-        made = GroupTimeline(self, group)
-        with self._lock:
-            self._groups.append((group, made))
-        return made
+        self._traces = Traces(runtime, lambda group: GroupTimeline(self, group))
+        self._traces.attach()
 
     def put(self, pool: str, worker: str, span: _Span) -> None:
         """Take a span."""
@@ -156,13 +146,11 @@ class Timeline:
         seconds since the epoch, how many tasks it was and how many of them failed; ``missing`` is how many
         more there were.
         """
-        with self._lock:
-            groups = list(self._groups)
         names: dict[str, str] = {}
-        for group, part in groups:
-            names.update((record.ident, record.name) for record in group.records())
-            with group.dispatcher.lock:
-                part.cut()
+        for one in self._traces.noted():
+            names.update((record.ident, record.name) for record in one.group.records())
+            with one.group.dispatcher.lock:
+                one.cut()
         offset = time.time() - time.monotonic()
         spans = []
         for _ in range(len(self._waiting)):
@@ -175,7 +163,7 @@ class Timeline:
 
     def close(self) -> None:
         """End it."""
-        detach(self._runtime, self)
+        self._traces.detach()
 
 
 class Answers:

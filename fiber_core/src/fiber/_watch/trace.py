@@ -17,17 +17,17 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing import util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TextIO, TypeVar
 
+from fiber._tasks.dispatcher import Tracer
 from fiber._workers.group import WorkerGroup
 
 if TYPE_CHECKING:
     from fiber._runtime.runtime import Runtime
     from fiber._tasks.call import Call
-    from fiber._tasks.dispatcher import Tracer
     from fiber._tasks.pending.events import Dispatch
     from fiber._tasks.protocol import Done
     from fiber.model.job import Attempt
@@ -40,28 +40,59 @@ _MOST_WAITING = 500_000
 _POOL_ROW = 0
 
 
-class Traces(Protocol):
-    """What notes the tasks of all pools of a program."""
+class OfGroup(Tracer, Protocol):
+    """What notes the tasks of one group."""
 
-    def of(self, group: WorkerGroup) -> Tracer:
+    @property
+    def group(self) -> WorkerGroup:
+        """The group."""
+
+
+Noted = TypeVar("Noted", bound=OfGroup)
+
+
+class Traces(Generic[Noted]):
+    """What notes the tasks of all groups of a program.
+
+    Args:
+        runtime: of the program.
+        make: makes what notes the tasks of one group.
+    """
+
+    def __init__(self, runtime: Runtime, make: Callable[[WorkerGroup], Noted]) -> None:
+        self._runtime = runtime
+        self._make = make
+        self._lock = threading.Lock()
+        self._noted: list[Noted] = []
+
+    def of(self, group: WorkerGroup) -> Noted:
         """Make what notes the tasks of one group."""
+        made = self._make(group)
+        with self._lock:
+            self._noted.append(made)
+        return made
 
+    def noted(self) -> list[Noted]:
+        """Those of all groups; those of groups that are over for the last time."""
+        with self._lock:
+            found, parts = self._noted, self._runtime.parts
+            self._noted = [one for one in found if one.group in parts]
+            return found
 
-def attach(runtime: Runtime, traces: Traces) -> None:
-    """Have the tasks of all groups noted from now on, those there are and those to come."""
-    runtime.traces.append(traces)
-    for part in runtime.parts:
-        if isinstance(part, WorkerGroup):
-            part.trace(traces, traces.of(part))
+    def attach(self) -> None:
+        """Have tasks noted from now on, those of the groups there are and of those to come."""
+        self._runtime.traces.append(self)
+        for part in self._runtime.parts:
+            if isinstance(part, WorkerGroup):
+                part.trace(self, self.of(part))
 
-
-def detach(runtime: Runtime, traces: Traces) -> None:
-    """Have them noted no more; idempotent."""
-    with contextlib.suppress(ValueError):
-        runtime.traces.remove(traces)
-    for part in runtime.parts:
-        if isinstance(part, WorkerGroup):
-            part.trace(traces, None)
+    def detach(self) -> None:
+        """Have them noted no more; idempotent."""
+        with contextlib.suppress(ValueError):
+            self._runtime.traces.remove(self)
+        for part in self._runtime.parts:
+            if isinstance(part, WorkerGroup):
+                part.trace(self, None)
 
 
 #: an entry that a worker holds: its worker, call, function and stop, when its call was added and when
@@ -255,8 +286,7 @@ class Trace:
         self._waiting: deque[_Event] = deque()
         self._dropped = 0
         self._numbers = itertools.count(1)
-        self._lock = threading.Lock()
-        self._groups: list[GroupTrace] = []
+        self._traces = Traces(runtime, self._of)
         self._closing = threading.Event()
         self._is_closed = False
         file = self.path.open("w", encoding="utf-8")
@@ -272,20 +302,13 @@ class Trace:
             target=self._run, args=(file,), name="fiber-trace", daemon=True
         )
         runtime.own(self)
-        attach(runtime, self)
+        self._traces.attach()
         # after the finalizers of pools, whose last tasks belong to it
         self._finalizer = util.Finalize(None, self.close, exitpriority=5)
         self._thread.start()
 
-    def of(self, group: WorkerGroup) -> GroupTrace:
-        """Make the part of a group."""
-        made = GroupTrace(self, next(self._numbers), group)
-        with self._lock:
-            # one that is over is kept by nobody else
-            parts = self._runtime.parts
-            self._groups = [one for one in self._groups if one.group in parts]
-            self._groups.append(made)
-        return made
+    def _of(self, group: WorkerGroup) -> GroupTrace:
+        return GroupTrace(self, next(self._numbers), group)
 
     def put(self, event: _Event) -> None:
         """Take an event, its times on the monotonic clock; never waits."""
@@ -300,7 +323,7 @@ class Trace:
             return
         self._closing.set()
         self._finalizer.cancel()
-        detach(self._runtime, self)
+        self._traces.detach()
         self._runtime.disown(self)
         # a disk that takes for ever must not keep the program
         self._thread.join(self._runtime.timing.report)
@@ -319,10 +342,8 @@ class Trace:
                 is_over = False
                 while not is_over:
                     is_over = self._closing.wait(self._runtime.timing.progress)
-                    with self._lock:
-                        groups = list(self._groups)
-                    for group in groups:
-                        group.look()
+                    for one in self._traces.noted():
+                        one.look()
                     self._write(file)
                 if self._dropped:
                     log.warning(
