@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-__all__ = ["Loop", "SharedLoop", "Timer"]
+__all__ = ["Loop", "SharedLoop", "Timer", "drained", "wake", "wake_pipe"]
 
 _Callback = Callable[[], Any]
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
@@ -101,12 +101,12 @@ class Loop:
         Returns:
             The two ends of the pipe that they come through, which the caller closes.
         """
-        reader, writer = _wake_pipe()
+        reader, writer = wake_pipe()
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         for signum in signums:
             # the handler does nothing: what counts is the byte that the interpreter writes
             signal.signal(signum, lambda *_: None)
-        self.on_readable(reader, lambda: callback(_drained(reader)))
+        self.on_readable(reader, lambda: callback(drained(reader)))
         return reader, writer
 
     def call_later(self, delay: float, callback: _Callback) -> Timer:
@@ -165,14 +165,25 @@ class Loop:
         return max(0.0, self._timers[0][0] - self._clock())
 
 
-def _wake_pipe() -> tuple[int, int]:
+def wake_pipe() -> tuple[int, int]:
+    """A pipe by which whoever waits for descriptors is woken: its reading end, for :func:`drained`, and the other."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
     return reader, writer
 
 
-def _drained(reader: int) -> bytes:
+def wake(writer: int) -> None:
+    """Wake whoever waits for the other end of :func:`wake_pipe`; never blocks."""
+    try:
+        os.write(writer, b"\0")
+    except BlockingIOError:
+        # full: it is about to wake
+        return
+
+
+def drained(reader: int) -> bytes:
+    """What has been written to the other end of :func:`wake_pipe` so far."""
     try:
         return os.read(reader, 4096)
     except BlockingIOError:
@@ -195,8 +206,8 @@ class SharedLoop(Loop):
         # when its thread looks for timers by itself, at the latest
         self._looks_at = 0.0
         # -1 once closed: another thread may still have something to say
-        self._wake_read, self._wake_write = _wake_pipe()
-        self.on_readable(self._wake_read, lambda: _drained(self._wake_read))
+        self._wake_read, self._wake_write = wake_pipe()
+        self.on_readable(self._wake_read, lambda: drained(self._wake_read))
         self._awake = False
         self._stopping = False
 
@@ -259,13 +270,8 @@ class SharedLoop(Loop):
             return
         self._awake = True
         with self._lock:
-            if self._wake_write < 0:
-                return
-            try:
-                os.write(self._wake_write, b"\0")
-            except BlockingIOError:
-                # full: it is about to wake
-                return
+            if self._wake_write >= 0:
+                wake(self._wake_write)
 
     def _timeout(self) -> float | None:
         if self._soon:

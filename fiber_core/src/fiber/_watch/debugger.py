@@ -26,6 +26,7 @@ from multiprocessing import current_process
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fiber._base.loop import drained, wake, wake_pipe
 from fiber._base.serial_executor import SerialExecutor
 from fiber._wire.frames import Kind, Message
 from fiber.exceptions import TransportError
@@ -71,9 +72,7 @@ class DebuggerService:
         self._typed = b""
         self._is_closed = False
         #: readable once somebody may be gone
-        self._wake, self._waker = os.pipe()
-        for end in (self._wake, self._waker):
-            os.set_blocking(end, False)
+        self._wake, self._waker = wake_pipe()
         runtime.endpoint.serve(TARGET, self)
 
     def on_message(self, peer: Peer, message: Message) -> None:
@@ -99,7 +98,7 @@ class DebuggerService:
         """Take the terminal from a process that is gone."""
         if self._executor is not None:
             self._executor.submit(lambda: self._drop(peer))
-            self._rouse()
+            wake(self._waker)
 
     def close(self) -> None:
         """Leave the terminal; idempotent."""
@@ -108,15 +107,10 @@ class DebuggerService:
         self._is_closed = True
         self._runtime.endpoint.withdraw(TARGET)
         if self._executor is not None:
-            self._rouse()
+            wake(self._waker)
             self._executor.close()
         os.close(self._wake)
         os.close(self._waker)
-
-    def _rouse(self) -> None:
-        # a full pipe rouses as well
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._waker, b".")
 
     # -- on its thread
 
@@ -173,8 +167,7 @@ class DebuggerService:
         while b"\n" not in self._typed:
             ready = select.select([terminal, self._wake], [], [])[0]
             if self._wake in ready:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(self._wake, 4096)
+                drained(self._wake)
             if self._is_closed or not peer.alive:
                 return b""
             if terminal in ready:

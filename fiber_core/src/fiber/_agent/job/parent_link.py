@@ -7,7 +7,6 @@ place.
 
 from __future__ import annotations
 
-import os
 import select
 import threading
 import time
@@ -18,6 +17,7 @@ from fiber._agent.instructions import connect_to_any
 from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.messages import Decoder, encode
 from fiber._base import values
+from fiber._base.loop import drained, wake, wake_pipe
 from fiber._wire.frames import Kind
 from fiber._wire.link import Link
 from fiber.exceptions import HandshakeError, TransportError, WireError
@@ -93,9 +93,7 @@ class ParentLink:
         self._outgoing: deque[tuple[Kind, bytes]] = deque()
         self._closing = False
         self._unanswered = 0
-        self._wake_reader, self._wake_writer = os.pipe()
-        os.set_blocking(self._wake_reader, False)
-        os.set_blocking(self._wake_writer, False)
+        self._wake_reader, self._wake_writer = wake_pipe()
         self._link: Link | None = None
         self._thread = threading.Thread(target=self._run, name="fiber-parent-link", daemon=True)
 
@@ -184,7 +182,7 @@ class ParentLink:
             self._receive(link)
             if not link.buffered:
                 poll.poll(1000 * max(0.0, beat - time.monotonic()))
-            self._drain()
+            drained(self._wake_reader)
 
     def _send_output(self, link: Link) -> None:
         while (message := self._next_output()) is not None:
@@ -208,21 +206,11 @@ class ParentLink:
         self._on_event()
 
     def _wake(self) -> None:
-        try:
-            os.write(self._wake_writer, b"w")
-        except BlockingIOError:
-            # it is about to wake
-            return
-
-    def _drain(self) -> None:
-        try:
-            os.read(self._wake_reader, 4096)
-        except BlockingIOError:
-            return
+        wake(self._wake_writer)
 
     def _pause(self, seconds: float) -> None:
         poll = select.poll()
         poll.register(self._wake_reader, select.POLLIN)
         if not self._closing:
             poll.poll(1000 * seconds)
-        self._drain()
+        drained(self._wake_reader)

@@ -41,7 +41,7 @@ from fiber._agent.supervisor.journal import Journal
 from fiber._agent.supervisor.messages import SupervisorOptions
 from fiber._agent.supervisor.runner import JobRunner, Launch
 from fiber._base import entry_points, values
-from fiber._base.loop import Loop
+from fiber._base.loop import Loop, drained, wake
 from fiber._wire.handshake import Hello
 from fiber._wire.link import Link
 from fiber.model import JobSpec, JobStatus, ResourceRequest
@@ -416,12 +416,10 @@ class JobServer:
         return Link(url, own.credentials, hello, max_frame=own.max_frame, timing=own.timing)
 
     def _wake_loop(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._wakeup, b"n")
+        wake(self._wakeup)
 
     def _handle_events(self, reader: int) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(reader, 4096)
+        drained(reader)
         for event in self._parent_link.take_events():
             self._handle_event(event)
         if self._forwarder is not None and self._forwarder.may_resume:
