@@ -133,7 +133,7 @@ class WorkerStatus:
     memory: int | None = None
     #: tasks that it has finished
     done: int = 0
-    #: seconds of its median task lately, of the function that it ran last; None until three of its reports
+    #: seconds of its median task lately, of the function that it ran last; None until eight of its reports
     #: came: short tasks are reported several at once
     lately: float | None = None
     #: seconds of a task on the other workers lately, where this one takes at least twice as long; else None
