@@ -120,11 +120,7 @@ class JobAsker:
 
     def close(self) -> None:
         """End the command; idempotent."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        self._process.terminate()
-        self._process.wait()
+        _end(self._process)
         self._thread.join()
         self._errors.close()
 
@@ -162,6 +158,15 @@ class JobAsker:
             return
         self.has_answered = True
         self._answered.set()
+
+
+def _end(command: subprocess.Popen[bytes]) -> None:
+    """End a command that is given requests, and wait for it; idempotent."""
+    assert command.stdin is not None
+    with contextlib.suppress(OSError):
+        command.stdin.close()
+    command.terminate()
+    command.wait()
 
 
 class JobConnection:
@@ -209,12 +214,8 @@ class JobConnection:
 
     def close(self) -> None:
         """End the command."""
-        assert self._process.stdin is not None
         assert self._process.stdout is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        self._process.terminate()
-        self._process.wait()
+        _end(self._process)
         self._process.stdout.close()
 
     def _next(self) -> dict[str, Any]:
