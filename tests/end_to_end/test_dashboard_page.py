@@ -52,6 +52,19 @@ def browser():
         yield browser
 
 
+@pytest.fixture
+def drawn(served, browser):
+    """Have the browser draw the page of a run with so many workers; its process and address."""
+
+    def draw(workers=8):
+        process, url = served(workers)
+        browser.open(url)
+        browser.until(has_drawn(workers))
+        return process, url
+
+    return draw
+
+
 def texts(browser, selector):
     return browser.evaluate(
         f"[...document.querySelectorAll({selector!r})].map((one) => one.innerText)"
@@ -68,11 +81,9 @@ def has_drawn(workers):
 
 @pytest.mark.parametrize("workers, waiting", [(8, 1), (1000, 10)])
 def test_what_waits_what_is_slow_and_what_failed_is_seen_at_a_glance(
-    served, browser, workers, waiting
+    drawn, browser, workers, waiting
 ):
-    _, url = served(workers)
-    browser.open(url)
-    browser.until(has_drawn(workers))
+    _, url = drawn(workers)
     browser.until("document.querySelectorAll('#errors details').length > 0")
     waits, slow, failed = texts(browser, "#attention .alert")
 
@@ -133,10 +144,8 @@ def test_a_thousand_workers_are_drawn_in_two_seconds_and_cost_a_fifth_of_a_core(
     assert share < MOST_CPU
 
 
-def test_a_page_that_is_told_no_more_says_so_and_comes_back(served, browser):
-    process, url = served(8)
-    browser.open(url)
-    browser.until(has_drawn(8))
+def test_a_page_that_is_told_no_more_says_so_and_comes_back(drawn, browser):
+    process, _ = drawn()
     process.kill()
     process.wait()
 
@@ -145,10 +154,8 @@ def test_a_page_that_is_told_no_more_says_so_and_comes_back(served, browser):
     assert count(browser, "#map .cell") == 8
 
 
-def test_names_of_the_program_are_text_and_no_markup(browser, served):
-    _, url = served(8)
-    browser.open(url)
-    browser.until(has_drawn(8))
+def test_names_of_the_program_are_text_and_no_markup(browser, drawn):
+    drawn()
     browser.evaluate(
         "takeState({...model.state, workers: [[0, '<img src=x onerror=boom()>', '<b>h</b>', 1, 'busy', "
         "'', 1, '<i>f</i>', 1, 1, true, 'j', 1]]})"
@@ -172,10 +179,8 @@ def order(process, line):
     process.stdin.flush()
 
 
-def test_a_run_that_has_ended_stays_until_another_one_is_chosen(served, browser):
-    process, url = served(8)
-    browser.open(url)
-    browser.until(has_drawn(8))
+def test_a_run_that_has_ended_stays_until_another_one_is_chosen(drawn, browser):
+    process, _ = drawn()
     browser.until("document.querySelectorAll('#errors details').length > 0")
     order(process, "end")
     browser.until("model.ended")
@@ -216,10 +221,8 @@ def test_a_page_where_nothing_runs_picks_up_the_next_program(served, browser):
     browser.until("model.state && model.state.run.id === 'aaaa0001'")
 
 
-def test_an_alert_whose_cause_is_gone_stays_dimmed_for_a_while(served, browser):
-    _, url = served(8)
-    browser.open(url)
-    browser.until(has_drawn(8))
+def test_an_alert_whose_cause_is_gone_stays_dimmed_for_a_while(drawn, browser):
+    drawn()
     browser.evaluate(
         "model.source.close(); model.state.workers.forEach((one) => (one.slow = false)); "
         "model.state.now += 14; draw()"
@@ -233,10 +236,8 @@ def test_an_alert_whose_cause_is_gone_stays_dimmed_for_a_while(served, browser):
     assert count(browser, "#attention .alert.past") == 0
 
 
-def test_a_worker_that_is_slow_steadily_is_told_with_how_much(served, browser):
-    _, url = served(8)
-    browser.open(url)
-    browser.until(has_drawn(8))
+def test_a_worker_that_is_slow_steadily_is_told_with_how_much(drawn, browser):
+    drawn()
     browser.evaluate(
         "model.source.close(); slow = model.state.workers.find((one) => !one.slow); "
         "Object.assign(slow, {name: 'PoolWorker-X', lately: 4.4, others: 0.35, seconds: 0.1}); "
