@@ -10,8 +10,9 @@ from fiber._objects import protocol as objects
 from fiber._objects.memory.backing import Location
 from fiber._objects.queue import messages
 from fiber._tasks import protocol as tasks
-from fiber._tunnel import greeting, routes
-from fiber._tunnel.crossing import Session
+from fiber._tunnel import routes
+from fiber._tunnel.mux import MAX_DATA, Kind, Mux, Resumption
+from fiber._tunnel.stream import Records
 from fiber._wire import frames as layout
 from fiber._wire.handshake import DialerHandshake, Hello, ListenerHandshake
 from fiber._wire.identity import Credentials
@@ -95,34 +96,26 @@ def bodies(data: bytes) -> None:
 
 
 @target()
-def tunnel_greeting(data: bytes) -> None:
-    """Lines of somebody without the key, to both sides: they are refused, and nobody is believed."""
-    lines = [line[: greeting.LONGEST].decode("ascii", "replace") for line in data.split(b"\n")]
-    for side in (greeting.HubSide(_RUN.key, "j", "OFFER"), greeting.LandingSide(_RUN.key, "j")):
-        with contextlib.suppress(WireError, HandshakeError):
-            for line in lines:
-                side.receive(line)
-        assert side.records is None, "a stranger's proof is taken"
-    for line in lines:
-        routes.parse(line)
-        with contextlib.suppress(WireError):
-            greeting.number(greeting.split(line, "TAKE", 3)[1])
+def tunnel_routes(data: bytes) -> None:
+    """Text that a process of the job asks for, or opens a channel to: a route, or None."""
+    routes.parse(data.decode("ascii", "replace"))
 
 
 @target(WireError)
-def tunnel_session(data: bytes) -> None:
-    """Frames in proven records, after which the stream breaks: bytes of the connection, or WireError.
+def tunnel_frames(data: bytes) -> None:
+    """Frames of one that has proved itself, one a line: events, or WireError.
 
-    The same bytes as records of somebody without the key: WireError before a byte of them is taken.
+    The same bytes as records of somebody without the key: WireError before one of them is taken.
     """
-    ours, theirs = greeting.Records(b"o", b"t"), greeting.Records(b"t", b"o")
+    ours, theirs = Records(b"o", b"t"), Records(b"t", b"o")
     with contextlib.suppress(WireError):
-        assert not list(greeting.Records(b"o", b"t").feed(data)), "a stranger's record is taken"
-    session = Session()
-    session.put(bytes(300))
-    for start in range(0, len(data), _PIECE):
-        for record in theirs.protect([data[start : start + _PIECE]]):
-            for piece in ours.feed(bytes(record)):
-                assert len(b"".join(session.feed(piece))) <= len(data)
-    session.acknowledgement()
-    session.resume(int.from_bytes(data[-2:], "little"))
+        assert not list(Records(b"o", b"t").feed(data)), "a stranger's record is taken"
+    mux = Mux(is_client=False)
+    mux.open("tunnel+tcp://j@127.0.0.1:1")
+    for line in data.split(b"\n"):
+        for record in theirs.protect([(b"", line[:MAX_DATA])]):
+            for frame in ours.feed(record):
+                event = mux.receive(frame)
+                if event is not None and event.kind is Kind.RESUME:
+                    mux.resume(Resumption.parse(event.body).received)
+                assert mux.room(2) >= 0

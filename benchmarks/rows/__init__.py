@@ -22,6 +22,7 @@ NAMES = (
     "pipe",
     "environments",
     "remote",
+    "tunnel",
     "lock",
     "event",
     "manager",

@@ -144,7 +144,7 @@ class StreamCutter:
         chance = random.Random(1)
         while not self._finished.wait(0.05 + 0.1 * chance.random()):
             alive = [one for one in self._opened if one.fileno() >= 0]
-            for one in chance.sample(alive, len(alive) // 2):
+            for one in chance.sample(alive, (len(alive) + 1) // 2):
                 self._cut(one)
                 self.cuts += 1
 

@@ -227,7 +227,7 @@ class Backend(abc.ABC):
         """Open a byte stream to the socket that ``FIBER_REACH=streams:WHERE`` of a running job names.
 
         For jobs that cannot dial the process that submitted them, whose ``reach`` is ``REVERSED``:
-        the core keeps a few such streams open in each job, and carries connections over them.
+        the core keeps one such stream open in each job, and carries connections over it.
 
         Returns:
             a connected stream socket, which the caller closes; one end of a pair, say, whose other

@@ -1,4 +1,4 @@
-"""Addresses of a process: as the plugins say, as its job can dial, as the hub knows."""
+"""Addresses of a process: as the plugins say, as its job can dial, as the tunnel knows."""
 
 import socket
 from types import SimpleNamespace
@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from fiber._launch.router import Router
-from fiber._tunnel import landing
+from fiber._tunnel import server
 from fiber.exceptions import TransportError
 from fiber.model import Job, JobSpec, JobState, JobStatus, ListenAddress, Reach, ReachKind, Timing
 
-ROUTE = "hub+tls+tcp://ab12cd34@127.0.0.1:555"
+ROUTE = "tunnel+tls+tcp://ab12cd34@127.0.0.1:555"
 REMOTE = "tls+tcp://a:1"
 
 
@@ -41,13 +41,13 @@ class Hub:
         return lambda what: self.seen.append((name, what))
 
     def way(self, url):
-        return f"the hub's way to {url}"
+        return f"the tunnel's way to {url}"
 
 
-def hub_router(**options):
+def client_router(**options):
     """The router of a program whose jobs are reached by streams."""
     found = router(**options)
-    found._hub = Hub()
+    found._client = Hub()
     return found
 
 
@@ -58,40 +58,40 @@ class TestAddresses:
         assert found.resolve("tls+tcp://b:1") == "tls+tcp://b:1"
         assert router().resolve(REMOTE) == REMOTE
 
-    def test_the_hub_knows_the_way_and_that_of_another_program_is_not_reached(self):
-        assert hub_router().resolve(ROUTE) == f"the hub's way to {ROUTE}"
+    def test_the_tunnel_knows_the_way_and_that_of_another_program_is_not_reached(self):
+        assert client_router().resolve(ROUTE) == f"the tunnel's way to {ROUTE}"
         with pytest.raises(TransportError, match="no way from here"):
             router().resolve(ROUTE)
 
-    def test_addresses_are_tried_in_their_owners_order_save_the_hubs_and_loopback(self):
+    def test_addresses_are_tried_in_their_owners_order_save_the_programs_and_loopback(self):
         job, loopback = router(tunnelled=True), "tls+tcp://127.0.0.1:1"
         for urls in [ROUTE, REMOTE], [REMOTE, ROUTE]:
             assert list(job.rank(urls)) == list(router().rank(urls)) == urls
-            assert list(hub_router().rank(urls)) == [ROUTE, REMOTE]
+            assert list(client_router().rank(urls)) == [ROUTE, REMOTE]
         # what is loopback elsewhere comes last
         assert list(job.rank([loopback, ROUTE])) == [ROUTE, loopback]
 
-    def test_the_hub_lets_jobs_in_where_the_program_listens(self):
-        found = hub_router()
+    def test_the_tunnel_lets_jobs_in_where_the_program_listens(self):
+        found = client_router()
         route = found.tunnel_route("tls+tcp://10.0.0.1:5")
-        assert route == "hub+tls+tcp://me.0@10.0.0.1:5"
+        assert route == "tunnel+tls+tcp://me.0@10.0.0.1:5"
         found.withdraw("tls+tcp://10.0.0.1:5")
         found.withdraw("unix:///nowhere")
-        assert found._hub.seen == [("serve", route), ("withdraw", route)]
+        assert found._client.seen == [("serve", route), ("withdraw", route)]
         address = ListenAddress(bind_url="tls+tcp://0.0.0.0:0", advertise_host="name.example")
         route = found.tunnel_route("tls+tcp://name.example:5", address)
-        assert route == "hub+tls+tcp://me.0@127.0.0.1:5"
-        # nobody is let in where there is neither a hub nor a tunnel
+        assert route == "tunnel+tls+tcp://me.0@127.0.0.1:5"
+        # nobody is let in where there is no tunnel
         assert router().tunnel_route("tls+tcp://10.0.0.1:5") is None
 
     def test_a_route_is_registered_once_and_withdrawn(self, monkeypatch):
         seen = []
         local, peer = socket.socketpair()
-        monkeypatch.setattr(landing, "serve", lambda *args, timeout: seen.append(args) or local)
+        monkeypatch.setattr(server, "serve", lambda *args, timeout: seen.append(args) or local)
         found = router(tunnelled=True)
         for _ in range(2):
             route = found.tunnel_route("tls+tcp://10.0.0.1:5")
-            assert route == "hub+tls+tcp://me.0@10.0.0.1:5"
+            assert route == "tunnel+tls+tcp://me.0@10.0.0.1:5"
         assert seen == [("folder", route)]
         found.withdraw("tls+tcp://10.0.0.1:5")
         with peer:
@@ -104,13 +104,13 @@ class TestJobs:
     SPEC = JobSpec(run_id="0badcafe", name="one", argv=("x",), ident="ab12cd34")
 
     def statuses_seen(self, *statuses, kind=ReachKind.REVERSED):
-        found = hub_router(kind=kind)
+        found = client_router(kind=kind)
         for state in statuses:
             if state is None:
                 found.submitted(self.SPEC, self.JOB)
             else:
                 found.observed(self.JOB, JobStatus(state=state))
-        return found._hub.seen
+        return found._client.seen
 
     ADDED = ("add", "ab12cd34", "a stream into pod-1")
 
@@ -125,7 +125,7 @@ class TestJobs:
     def test_one_that_runs_before_submit_has_returned_is_no_different(self):
         assert self.statuses_seen(JobState.RUNNING, None) == [self.ADDED, ("begin", "ab12cd34")]
 
-    def test_without_a_hub_there_is_nothing_to_do(self):
+    def test_without_a_tunnel_there_is_nothing_to_do(self):
         found = router()
         found.submitted(self.SPEC, self.JOB)
         found.observed(self.JOB, JobStatus(state=JobState.RUNNING))

@@ -26,7 +26,7 @@ def test_where_all_processes_are_on_one_host_a_path_is_enough(tmp_path):
     )
 
 
-@pytest.mark.parametrize("streams", [[], ["hub+tls+tcp://0badcafe@127.0.0.1:1"]])
+@pytest.mark.parametrize("streams", [[], ["tunnel+tls+tcp://0badcafe@127.0.0.1:1"]])
 def test_where_they_are_not_it_is_the_host_that_others_dial(tmp_path, streams):
     far = node(tmp_path, *streams, same_host=False)
     assert listener_addresses.any_address(None, far) == ("AF_INET", ("10.1.2.3", 0))

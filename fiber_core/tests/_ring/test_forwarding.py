@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 import require
-from ferry_world import Echo
 from fiber._ring.forwarding import Forwarder, Gateway, LoopbackServer, PipeServer, loopback_listener
 from fiber._ring.timing import RingTiming
 from fiber.experimental import Ring
+from tunnel_world import Echo
 from wire_world import in_thread
 
 pytestmark = [pytest.mark.usefixtures("shared_runtime"), pytest.mark.timeout(120)]

@@ -1,19 +1,18 @@
-"""What streams are made of: sockets that never block, sessions over them, addresses, proofs."""
+"""What a tunnel is made of: sockets that never block, frames with codes, channels, addresses."""
 
 import queue
 import random
 import socket
-import threading
 from types import SimpleNamespace
 
 import pytest
 
-from fiber._tunnel.buffered import Buffered, Lines
-from fiber._tunnel.crossing import ABORT, PING, WINDOW, Session
-from fiber._tunnel.greeting import LONGEST, HubSide, LandingSide, Records, number
+from fiber._tunnel.buffered import Buffered
+from fiber._tunnel.mux import MAX_DATA, PING, WINDOW, Event, Kind, Mux, Resumption
 from fiber._tunnel.routes import Route, is_route, parse, route_to
+from fiber._tunnel.stream import Records
 from fiber._wire.reactor import Reactor
-from fiber.exceptions import HandshakeError, WireError
+from fiber.exceptions import WireError
 
 
 @pytest.fixture
@@ -65,131 +64,164 @@ def test_one_that_is_gone_is_told_of_when_it_is_written_to(reactor, pair):
     heard.do(Buffered.close)
 
 
-class Spoken:
-    def __init__(self, reactor, sock):
-        self.lines = []
-        self.said = threading.Event()
-        self.ended = threading.Event()
-        self._reactor = reactor
-        reactor.call_and_wait(lambda: self._begin(sock))
-
-    def _begin(self, sock):
-        self.stream = Lines(
-            self._reactor, sock, on_line=self._line, on_end=lambda _: self.ended.set()
-        )
-
-    def _line(self, line):
-        self.lines.append(line)
-        if line == "over":
-            stream, rest = self.stream.take()
-            self.rest = bytearray(rest)
-            stream.hand_over(
-                on_data=self.rest.extend, on_end=lambda _: self.ended.set(), on_room=lambda: None
-            )
-            self.said.set()
-
-
-def test_lines_come_in_any_pieces_and_what_follows_is_kept(reactor, pair):
-    spoken = Spoken(reactor, pair[0])
-    for piece in (b"on", b"e\ntwo", b"\nover\nwhat\nfollows"):
-        pair[1].sendall(piece)
-    assert spoken.said.wait(20)
-    assert spoken.lines == ["one", "two", "over"]
-    pair[1].shutdown(socket.SHUT_WR)
-    assert spoken.ended.wait(20)
-    assert spoken.rest == b"what\nfollows"
-
-
-def test_what_is_no_line_ends_it(reactor, pair):
-    spoken = Spoken(reactor, pair[0])
-    pair[1].sendall(b"x" * (2 * LONGEST))
-    assert spoken.ended.wait(20)
-    assert spoken.lines == []
-
-
 def carry(frames, to):
-    """Hand frames to the other side; what it has for its connection."""
-    return b"".join(to.feed(b"".join(frames)))
+    """Hand frames to the other side; its events."""
+    events = [to.receive(head + body) for head, body in frames]
+    return [event for event in events if event is not None]
 
 
-def test_it_is_over_when_both_ends_know_of_both_ends():
-    one, other = Session(), Session()
-    carry(one.finish(), other)
-    carry(other.acknowledgement(), one)
-    assert not one.is_over
-    assert not other.is_over
-    carry(other.finish(), one)
-    assert one.is_over
-    assert not other.is_over
-    carry(one.acknowledgement(), other)
-    assert other.is_over
+@pytest.fixture
+def sides():
+    return Mux(is_client=True), Mux(is_client=False)
 
 
-def test_no_more_is_taken_in_than_fits():
-    one, other = Session(), Session()
-    frames = [frame for _ in range(WINDOW // 2**16) for frame in one.put(bytes(2**16))]
-    assert one.room == 0
-    carry(frames, other)
-    carry(other.acknowledgement(), one)
-    assert one.room == WINDOW
+@pytest.fixture
+def channel(sides):
+    """A channel that the client has opened."""
+    one, other = sides
+    channel, frames = one.open("tunnel+tcp://a@b:1")
+    assert carry(frames, other) == [Event(Kind.OPEN, channel, b"tunnel+tcp://a@b:1")]
+    return channel
 
 
-def test_one_that_is_given_up_is_over():
-    session = Session()
-    assert list(session.feed(PING + ABORT)) == []
-    assert session.is_over
+def test_no_more_is_sent_than_was_granted(sides, channel):
+    one, other = sides
+    for _ in range(WINDOW // MAX_DATA):
+        carry(one.send_data(channel, bytes(MAX_DATA)), other)
+    assert one.room(channel) == 0
+    carry(other.grant(channel, 10), one)
+    assert one.room(channel) == 10
+    with pytest.raises(WireError, match="11 bytes in channel 1 of a tunnel"):
+        carry(one.send_data(channel, bytes(11)), other)
 
 
-@pytest.mark.parametrize("theirs", [-1, 4])
-def test_nobody_has_received_what_was_not_sent(theirs):
-    session = Session()
-    session.put(b"abc")
+def test_a_channel_that_was_given_up_hears_no_more(sides, channel):
+    one, other = sides
+    on_its_way = one.send_data(channel, b"abc") + one.finish(channel)
+    (reset,) = carry(other.reset(channel, "nobody is there"), one)
+    assert (reset.kind, reset.text) == (Kind.RESET, "nobody is there")
+    assert carry(on_its_way, other) == []
+    assert one.room(channel) == 0
+    assert one.reset(channel) == one.grant(channel, 1) == []
+
+
+def test_what_was_acknowledged_is_not_sent_again(sides, channel):
+    one, other = sides
+    carry(one.send_data(channel, b"abc"), other)
+    carry(other.acknowledgement(now=True), one)
+    frames = one.finish(channel)
+    assert one.resume(other.received) == frames
+    assert other.acknowledgement(now=True) == []
+
+
+@pytest.mark.parametrize("received", [0, 5])
+def test_nobody_has_received_what_was_not_sent(sides, channel, received):
+    one, other = sides
+    carry(other.acknowledgement(now=True), one)
     with pytest.raises(WireError):
-        session.resume(theirs)
+        one.resume(received)
 
 
 @pytest.mark.parametrize(
-    "nonsense",
-    [b"\x09\0\0\0\0", b"\x01\xff\xff\xff\xff", b"\x02\x08\0\0\0" + b"\xff" * 8, b"\x01\0\0\0\0"],
+    "frame",
+    [
+        b"",
+        b"\x0b\0\0\0\0",
+        b"\x05\x01\0\0\0" + bytes(MAX_DATA + 1),
+        # an acknowledgement of what was never sent, and half of one
+        b"\x02\0\0\0\0" + b"\xff" * 8,
+        b"\x02\0\0\0\0" + b"\xff" * 4,
+        # channels that are not theirs to open, and the same one again
+        b"\x04\0\0\0\0x",
+        b"\x04\x02\0\0\0x",
+        b"\x04\x01\0\0\0x",
+        # of channels that were never opened
+        b"\x06\x09\0\0\0",
+        b"\x06\x02\0\0\0",
+        b"\x06\0\0\0\0",
+        # no bytes, and half a number
+        b"\x05\x01\0\0\0",
+        b"\x08\x01\0\0\0\0",
+    ],
 )
-def test_nonsense_is_refused(nonsense):
+def test_what_breaks_the_protocol_is_refused(sides, channel, frame):
     with pytest.raises(WireError):
-        list(Session().feed(nonsense))
+        sides[1].receive(frame)
+
+
+def test_nothing_follows_an_end(sides, channel):
+    one, other = sides
+    carry(one.finish(channel), other)
+    for frames in (one.send_data(channel, b"x"), one.finish(channel)):
+        with pytest.raises(WireError, match="behind the end of channel 1"):
+            carry(frames, other)
+
+
+def test_a_sign_of_life_is_no_event(sides):
+    assert carry([PING], sides[0]) == []
+    with pytest.raises(WireError):
+        Resumption.parse(b"x")
+    said = Resumption(b"s" * 16, 7, True)
+    (event,) = carry([said.frame()], sides[0])
+    assert Resumption.parse(event.body) == said
 
 
 @pytest.mark.parametrize("seed", range(50))
 def test_streams_may_break_anywhere(seed):
-    """Two sides talk; each stream carries some bytes of what they say, and then is no more."""
+    """Both sides open channels and talk; each stream carries some frames, and then is no more."""
     chance = random.Random(seed)
-    sides = Session(), Session()
-    said = tuple(chance.randbytes(chance.randrange(1, 400_000)) for _ in sides)
-    heard = bytearray(), bytearray()
-    put = [0, 0]
-    for _ in range(2000):
-        if all(side.is_over for side in sides):
+    sides = Mux(is_client=True), Mux(is_client=False)
+    said, heard, ended, known = {}, {}, set(), set()
+    for n, side in enumerate(sides):
+        for _ in range(chance.randrange(1, 4)):
+            channel, _ = side.open("x")
+            known.add((n, channel))
+            for m in (0, 1):
+                said[m, channel] = chance.randbytes(chance.randrange(400_000))
+                heard[m, channel] = bytearray()
+    put, finished = dict.fromkeys(said, 0), set()
+    wires = ([], [])
+
+    def arrive(n, frame):
+        """A frame of side n is at the other one."""
+        m = 1 - n
+        for event in carry([frame], sides[m]):
+            if event.kind is Kind.OPEN:
+                known.add((m, event.channel))
+            elif event.kind is Kind.DATA:
+                heard[n, event.channel] += event.body
+                wires[m].extend(sides[m].grant(event.channel, len(event.body)))
+            elif event.kind is Kind.END:
+                ended.add((n, event.channel))
+        wires[m].extend(sides[m].acknowledgement(now=chance.random() < 0.3))
+
+    for _ in range(10_000):
+        if len(ended) == len(said):
             break
-        wires = [bytearray(), bytearray()]
         received = [side.received for side in sides]
         for n, side in enumerate(sides):
-            wires[n] += b"".join(side.resume(received[1 - n]))
-        for _ in range(chance.randrange(6)):
+            wires[n][:] = side.resume(received[1 - n])
+        for _ in range(chance.randrange(60)):
             n = chance.randrange(2)
-            side = sides[n]
-            piece = said[n][put[n] : put[n] + chance.randrange(1, 60_000)][: side.room]
-            if piece:
-                put[n] += len(piece)
-                wires[n] += b"".join(side.put(piece))
-            elif put[n] == len(said[n]):
-                wires[n] += b"".join(side.finish())
-            arriving = chance.randrange(len(wires[n]) + 1)
-            data, wires[n] = bytes(wires[n][:arriving]), wires[n][arriving:]
-            heard[n].extend(b"".join(sides[1 - n].feed(data)))
-            wires[1 - n] += b"".join(sides[1 - n].acknowledgement())
-    assert tuple(map(bytes, heard)) == said
-    assert all(side.ended for side in sides)
+            speaker = chance.choice([key for key in said if key[0] == n])
+            if speaker in known and speaker not in finished:
+                channel, at = speaker[1], put[speaker]
+                size = min(chance.randrange(1, MAX_DATA), sides[n].room(channel))
+                piece = said[speaker][at : at + size]
+                put[speaker] += len(piece)
+                if piece:
+                    wires[n].extend(sides[n].send_data(channel, piece))
+                elif at == len(said[speaker]):
+                    finished.add(speaker)
+                    wires[n].extend(sides[n].finish(channel))
+            for _ in range(chance.randrange(4)):
+                if wires[n]:
+                    arrive(n, wires[n].pop(0))
+    assert heard == said
+    assert len(ended) == len(said)
 
 
-ROUTE = "hub+tls+tcp://ab12cd34.0@10.1.2.3:555"
+ROUTE = "tunnel+tls+tcp://ab12cd34.0@10.1.2.3:555"
 
 
 def test_a_route_has_its_parts():
@@ -205,10 +237,10 @@ def test_a_route_has_its_parts():
 @pytest.mark.parametrize(
     "url,route",
     [
-        ("tls+tcp://10.1.2.3:555", "hub+tls+tcp://me@10.1.2.3:555"),
-        ("tls+tcp://0.0.0.0:555", "hub+tls+tcp://me@127.0.0.1:555"),
-        ("tls+tcp://[::]:555", "hub+tls+tcp://me@[::1]:555"),
-        ("tls+tcp://[fe80::1]:555", "hub+tls+tcp://me@[fe80::1]:555"),
+        ("tls+tcp://10.1.2.3:555", "tunnel+tls+tcp://me@10.1.2.3:555"),
+        ("tls+tcp://0.0.0.0:555", "tunnel+tls+tcp://me@127.0.0.1:555"),
+        ("tls+tcp://[::]:555", "tunnel+tls+tcp://me@[::1]:555"),
+        ("tls+tcp://[fe80::1]:555", "tunnel+tls+tcp://me@[fe80::1]:555"),
         ("unix:///run/x.sock", None),
     ],
 )
@@ -218,121 +250,66 @@ def test_ports_have_routes(url, route):
 
 @pytest.mark.parametrize(
     "url",
-    ["tls+tcp://10.1.2.3:555", "hub+tls+tcp://a@b:99999", "hub+unix://a@b:1", "hub+tls+tcp://b:1"],
+    [
+        "tls+tcp://10.1.2.3:555",
+        "tunnel+tls+tcp://a@b:99999",
+        "tunnel+unix://a@b:1",
+        "tunnel+tls+tcp://b:1",
+    ],
 )
 def test_other_addresses_have_none(url):
     assert parse(url) is None
 
 
-KEY = b"k" * 32
-
-
-def greet():
-    hub, landing = HubSide(KEY, "one", "OFFER"), LandingSide(KEY, "one")
-    ready = landing.receive(hub.receive(landing.hello()))
-    assert hub.receive(ready) is None
-    return hub, landing
-
-
-def test_other_words_than_those_that_were_proved_are_refused():
-    hub, landing = HubSide(KEY, "one", "OFFER"), LandingSide(KEY, "one")
-    said = hub.receive(landing.hello())
-    with pytest.raises(HandshakeError):
-        landing.receive(said.replace("OFFER", "DIAL"))
-
-
-def test_an_old_proof_is_refused():
-    said = HubSide(KEY, "one", "OFFER").receive(LandingSide(KEY, "one").hello())
-    with pytest.raises(HandshakeError):
-        LandingSide(KEY, "one").receive(said)
-
-
-def test_a_landing_of_another_job_is_refused():
-    hub, landing = HubSide(KEY, "one", "OFFER"), LandingSide(KEY, "two")
-    said = hub.receive(landing.hello())
-    with pytest.raises(HandshakeError, match="meant this job"):
-        landing.receive(said)
-    # it proves itself to a hub that meant it
-    ready = landing.receive(HubSide(KEY, "two", "OFFER").receive(landing.hello()))
-    with pytest.raises(HandshakeError, match="run and job"):
-        hub.receive(ready)
-
-
-def test_a_landing_of_another_run_is_refused():
-    hub = HubSide(KEY, "one", "OFFER")
-    hub.receive(LandingSide(KEY, "one").hello())
-    with pytest.raises(HandshakeError):
-        hub.receive("READY " + "0" * 64)
-
-
-@pytest.mark.parametrize("line", ["", "HTTP/1.1 200 OK", "fiber-ferry 2", "fiber-ferry 2 a b"])
-def test_whoever_talks_otherwise_is_no_landing(line):
-    hub = HubSide(KEY, "one", "OFFER")
-    with pytest.raises(WireError):
-        hub.receive(line)
-    with pytest.raises(HandshakeError, match="version 1"):
-        hub.receive("fiber-ferry 1 00")
-
-
-@pytest.mark.parametrize("line", ["", "x", "GET / HTTP/1.1", "é " * 10])
-def test_whoever_proves_nothing_is_no_hub(line):
-    with pytest.raises(HandshakeError):
-        LandingSide(KEY, "one").receive(line)
-
-
-@pytest.mark.parametrize("text", ["", "-1", "1.0", "x", "1" * 40, "²"])
-def test_a_count_is_a_number(text):
-    with pytest.raises(WireError):
-        number(text)
-
-
 class TestRecords:
-    """What follows a greeting can be said by its two sides alone."""
+    """What follows a handshake can be said by its two sides alone."""
 
     @pytest.fixture
     def sides(self):
-        hub, landing = greet()
-        return hub.records, landing.records
+        return self.pair()
 
-    def test_bytes_arrive_as_they_were_sent_in_any_pieces(self, sides):
-        hub, landing = sides
-        for one, other in (sides, (landing, hub)):
-            sent = [b"", b"a", bytes(300_000), b"bc" * 200_000, b"", b"d"]
-            travels = b"".join(one.protect(sent)) + b"".join(one.protect([b"OK 7\n"]))
-            arrived = b""
-            for begin in range(0, len(travels), 99_991):
-                arrived += b"".join(other.feed(travels[begin : begin + 99_991]))
-            assert arrived == b"".join(sent) + b"OK 7\n"
-            assert one.protect([]) == one.protect([b""]) == []
+    @staticmethod
+    def pair(key=b"k"):
+        return Records(key, b"other"), Records(b"other", key)
+
+    def test_frames_arrive_as_they_were_sent_in_any_pieces(self, sides):
+        sent = [(b"a", b""), (b"b", bytes(60_000)), (b"c", b"de" * 9000), (b"f", b"g")]
+        for one, other in (sides, sides[::-1]):
+            travels = b"".join(one.protect(sent))
+            arrived = []
+            for begin in range(0, len(travels), 9_991):
+                arrived += map(bytes, other.feed(travels[begin : begin + 9_991]))
+            assert arrived == [head + body for head, body in sent]
 
     @pytest.mark.parametrize("place", [0, 4, 8, -1])
     def test_one_that_was_changed_is_refused(self, sides, place):
-        hub, landing = sides
-        travels = bytearray(b"".join(hub.protect([b"TAKE x"])))
+        one, other = sides
+        travels = bytearray(b"".join(one.protect([(b"OPEN", b"x")])))
         travels[place] ^= 1
         with pytest.raises(WireError):
-            list(landing.feed(travels + bytes(100)))
+            list(other.feed(travels + bytes(100)))
 
     @pytest.mark.parametrize(
         "said",
         [
-            lambda hub, landing: b"TAKE deadbeefdeadbeef 0 hub+tcp://x@127.0.0.1:80\n",
-            lambda hub, landing: bytes(100),
+            lambda one, other: (100).to_bytes(4, "little") + bytes(100),
             # one that comes again
-            lambda hub, landing: b"".join(hub.protect([b"PING\n"])) * 2,
+            lambda one, other: b"".join(one.protect([PING])) * 2,
             # one that comes too early
-            lambda hub, landing: hub.protect([b"first"]) and b"".join(hub.protect([b"second"])),
+            lambda one, other: one.protect([PING]) and b"".join(one.protect([PING])),
             # one that comes back
-            lambda hub, landing: b"".join(landing.protect([b"PING\n"])),
+            lambda one, other: b"".join(other.protect([PING])),
             # one of another stream
-            lambda hub, landing: b"".join(greet()[0].records.protect([b"PING\n"])),
+            lambda one, other: b"".join(TestRecords.pair(b"l")[0].protect([PING])),
+            # one that is shorter than its code
+            lambda one, other: (3).to_bytes(4, "little") + b"abc",
         ],
-        ids=["nobody's", "zeros", "again", "too early", "back", "another stream's"],
+        ids=["nobody's", "again", "too early", "back", "another stream's", "short"],
     )
     def test_one_that_the_other_side_did_not_send_now_is_refused(self, sides, said):
         with pytest.raises(WireError):
             list(sides[1].feed(said(*sides)))
 
-    def test_nothing_is_kept_of_what_is_too_large(self):
-        with pytest.raises(WireError, match="a record of 300000 bytes"):
-            list(Records(b"a", b"b").feed((300_000).to_bytes(4, "little")))
+    def test_nothing_is_kept_of_what_is_too_large(self, sides):
+        with pytest.raises(WireError, match="300000 bytes"):
+            list(sides[0].feed((300_000).to_bytes(4, "little")))

@@ -9,13 +9,13 @@ import threading
 
 import pytest
 
-from ferry_world import Echo, FerryWorld
 from fiber.exceptions import BackendError, BackendUnavailableError, UnknownJobError
 from fiber_k8s.pod_exec import execute, exit_code_of
 from fiber_k8s.port_forward import PortForwarder
 from fiber_k8s.websocket_client import WebSocket
 from k8s_site import set_durations
 from k8s_world import recorded
+from tunnel_world import Echo, TunnelWorld
 
 
 def statuses(name):
@@ -187,11 +187,11 @@ def test_what_came_before_the_end_arrives_however_late_it_is_read(backend, monke
 def test_a_connection_goes_on_when_the_api_server_is_started_again(
     site, streams, job, echo, folder
 ):
-    with contextlib.closing(FerryWorld(folder, patience=30)) as ferry:
-        landing = ferry.job("one", begin=False, add=False)
-        ferry.hub.add("one", "one", lambda: streams.open(job.id, ferry.ports["one"]))
-        ferry.hub.begin("one")
-        sock = ferry.connect(landing.way(ferry.serve("hub", echo)))
+    with contextlib.closing(TunnelWorld(folder, patience=30)) as world:
+        server = world.job("one", begin=False, add=False)
+        world.client.add("one", "one", lambda: streams.open(job.id, world.ports["one"]))
+        world.client.begin("one")
+        sock = world.connect(server.way(world.serve("program", echo)))
         for _ in range(3):
             data = secrets.token_bytes(2**20)
             assert talk(sock, data) == data

@@ -12,7 +12,7 @@ from fiber_ssh.exec_channel import CommandResult
 from fiber_ssh.routes import Route, Router
 
 PROGRAM = "tls+tcp://10.0.0.1:5000"
-TUNNELLED = "hub+tls+tcp://0badcafe@127.0.0.1:5000"
+TUNNELLED = "tunnel+tls+tcp://0badcafe@127.0.0.1:5000"
 URLS = (TUNNELLED, PROGRAM)
 STREAMED = Route(uses_streams=True)
 ISOLATED = Route(uses_streams=True, is_isolated=True)

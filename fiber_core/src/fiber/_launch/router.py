@@ -1,7 +1,7 @@
 """Router of a process: the addresses by which it is reached, and those that it dials for others.
 
 Most processes dial each other. Where jobs cannot dial the program, their connections go through the
-tunnel (:mod:`fiber._tunnel`): the master runs its hub, and each job's supervisor the other end. A
+tunnel (:mod:`fiber._tunnel`): the master runs its client, and each job's supervisor a server. A
 URL for the tunnel is a *route*. Where a process listens is decided by the hook
 ``fiber_listen_address``.
 """
@@ -22,7 +22,7 @@ from fiber.model import Interface, JobState, ListenAddress, Peers, ReachKind
 
 if TYPE_CHECKING:
     from fiber._launch.context import LaunchContext
-    from fiber._tunnel.hub import Hub
+    from fiber._tunnel.client import TunnelClient
     from fiber._wire.endpoint import Endpoint
     from fiber.model import Job, JobSpec, JobStatus
 
@@ -69,7 +69,7 @@ class Router:
         # addresses to dial in place of others
         self._resolved: dict[str, str] = {} if instructions is None else dict(instructions.forwards)
         self._tunnelled = instructions is not None and instructions.tunnelled
-        self._hub: Hub | None = None
+        self._client: TunnelClient | None = None
         # jobs into which streams are opened, by id, and statuses of jobs not yet submitted
         self._idents: dict[str, str] = {}
         # in a job: routes to this process, with the socket that keeps each alive at the supervisor
@@ -93,19 +93,19 @@ class Router:
         )
         bound = endpoint.listen(address)
         if address.routed and runtime.is_master:
-            self._hub = self._new_hub()
+            self._client = self._new_client()
         found = self.tunnel_route(bound, address)
         if found is not None:
             # best first: jobs with streams have them because they cannot dial the program, while jobs
             # that can dial each other do so
-            dialled = [] if self._hub is not None and _is_loopback(address) else endpoint.urls
-            urls = [found, *dialled] if self._hub is not None else [*dialled, found]
+            dialled = [] if self._client is not None and _is_loopback(address) else endpoint.urls
+            urls = [found, *dialled] if self._client is not None else [*dialled, found]
             endpoint.urls[:] = urls
         return endpoint
 
     def tunnel_route(self, url: str, address: ListenAddress | None = None) -> str | None:
         """Route to an address of this process through the tunnel; None where there is no tunnel."""
-        if self._hub is None and not self._tunnelled:
+        if self._client is None and not self._tunnelled:
             return None
         if address is not None:
             # what is advertised may be no address of this host
@@ -118,10 +118,10 @@ class Router:
 
     def _serve(self, route: str) -> None:
         """Register a route, so that the tunnel accepts connections to it."""
-        if self._hub is not None:
-            self._hub.serve(route)
+        if self._client is not None:
+            self._client.serve(route)
             return
-        from fiber._tunnel.landing import serve
+        from fiber._tunnel.server import serve
 
         with self._lock:
             if route not in self._served:
@@ -134,8 +134,8 @@ class Router:
         route = routes.route_to(url, self._runtime.ident)
         if route is None:
             return
-        if self._hub is not None:
-            self._hub.withdraw(route)
+        if self._client is not None:
+            self._client.withdraw(route)
         with self._lock:
             served = self._served.pop(route, None)
         if served is not None:
@@ -160,33 +160,33 @@ class Router:
     def rank(self, urls: Iterable[str]) -> Sequence[str]:
         """Addresses of an owner in the order in which this process is to try them."""
         found = tuple(urls)
-        if self._hub is None and not self._tunnelled:
+        if self._client is None and not self._tunnelled:
             return found
         return sorted(found, key=self._rank)
 
     def _rank(self, url: str) -> bool:
-        # the hub's process is outside the jobs; in a job, loopback is that job's own host
-        return not routes.is_route(url) and (self._hub is not None or "//127." in url)
+        # the client's process is outside the jobs; in a job, loopback is that job's own host
+        return not routes.is_route(url) and (self._client is not None or "//127." in url)
 
     def _find(self, url: str) -> str:
-        if self._hub is not None:
-            return self._hub.way(url)
+        if self._client is not None:
+            return self._client.way(url)
         if self._tunnelled:
-            from fiber._tunnel.landing import ask
+            from fiber._tunnel.server import ask
 
             timeout = self._runtime.timing.stream_answer
             return ask(self._runtime.directory, url, timeout=timeout)
-        msg = f"{url} is known to another program's hub; there is no way from here"
+        msg = f"{url} is known to another program's tunnel; there is no way from here"
         raise TransportError(msg)
 
     # -- jobs
 
     def submitted(self, spec: JobSpec, job: Job) -> None:
         """Note a job that this process has submitted, for itself or for a child."""
-        if self._hub is None or spec.ident is None:
+        if self._client is None or spec.ident is None:
             return
         backend = self._runtime.backend
-        self._hub.add(spec.ident, spec.name, functools.partial(backend.open_stream, job))
+        self._client.add(spec.ident, spec.name, functools.partial(backend.open_stream, job))
         with self._lock:
             self._idents[job.id] = spec.ident
             early = self._early.pop(job.id, None)
@@ -195,7 +195,7 @@ class Router:
 
     def observed(self, job: Job, status: JobStatus) -> None:
         """Note a job's status: streams are opened when it runs, and closed when it ends."""
-        if self._hub is None:
+        if self._client is None:
             return
         with self._lock:
             ident = self._idents.get(job.id)
@@ -205,29 +205,29 @@ class Router:
             if status.state.is_terminal:
                 del self._idents[job.id]
         if status.state.is_terminal:
-            self._hub.remove(ident)
+            self._client.remove(ident)
         elif status.state is JobState.RUNNING and self._is_streamed(job):
-            self._hub.begin(ident)
+            self._client.begin(ident)
 
     def _is_streamed(self, job: Job) -> bool:
         return self._runtime.backend.reach(job).kind is ReachKind.REVERSED
 
     def close(self) -> None:
         """End the tunnel and remove all routes. Idempotent."""
-        if self._hub is not None:
-            self._hub.close()
+        if self._client is not None:
+            self._client.close()
         with self._lock:
             for served in self._served.values():
                 served.close()
             self._served.clear()
 
-    def _new_hub(self) -> Hub:
-        from fiber._tunnel.hub import Hub
+    def _new_client(self) -> TunnelClient:
+        from fiber._tunnel.client import TunnelClient
 
         runtime = self._runtime
-        return Hub(
-            runtime.credentials.key,
-            runtime.ident,
+        return TunnelClient(
+            runtime.credentials,
+            runtime.hello,
             patience=runtime.lease,
             on_speed=self._log_speed,
             timing=runtime.timing,

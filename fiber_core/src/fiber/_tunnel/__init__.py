@@ -1,24 +1,25 @@
-"""Tunnel: connections of a job carried over byte streams that only the submitting side can open.
+"""Tunnel: connections of a job carried over a byte stream that only the submitting side can open.
 
-For jobs that cannot dial the process that submitted them (``kubectl exec``, ssh). The client
-(:mod:`~fiber._tunnel.hub`) is in the process that has the platform: it keeps a few streams open into
-each job. The server (:mod:`~fiber._tunnel.landing`) in the job accepts connections of the job's
-processes and joins each to an idle stream; in the other direction the client opens a stream for each
-connection into the job. The endpoints of a connection notice nothing: TLS and the handshake of
-:mod:`fiber._wire` run end to end through it.
+For jobs that cannot dial the process that submitted them (``kubectl port-forward``, ssh, Slurm's
+steps). The client, in the process that has the platform, opens one stream into each job; the server,
+in the job's supervisor, accepts it. All connections between processes of the job and others travel in
+it, in both directions. Their ends notice nothing: TLS and the handshake of :mod:`fiber._wire` run end
+to end through it. A stream that breaks loses nothing: the next one goes on where it ended.
 
 =========== =======================================================================
-routes      how an address behind a tunnel is written
-greeting    handshake of a stream: lines of text, proved by the run's key; pure
-crossing    a tunnelled connection: its bytes in order and once, over streams that break
+routes      addresses behind a tunnel
+mux         channels, credits, resumption: the bytes of a stream; pure
+stream      a stream: the run's handshake, then frames with codes
+tunnel      one job's connections and its stream of the moment; the same on both sides
+client      opens streams
+server      streams are opened into it
+ports       loopback ports for routes
 buffered    non-blocking socket with buffers, on a reactor
-ports       a loopback port for each address behind a tunnel
-shore       a job as the client sees it
-hub         client: opens streams
-landing     server: streams are opened into it
 =========== =======================================================================
+
+Invariants: a frame is kept until the other side has acknowledged it; a channel sends no more than it
+was granted, so that one that nobody reads holds up no other; bytes of a connection are never decoded.
 
 Each side runs on a reactor and shares its thread; opening of streams, which blocks, has threads of
-its own. A break of a stream loses nothing: a connection resumes on the next stream from the
-acknowledged byte. Called by ``_launch``, ``_agent`` and ``_objects``; calls ``_wire``.
+its own. Called by ``_launch``, ``_agent`` and ``_objects``; calls ``_wire``.
 """

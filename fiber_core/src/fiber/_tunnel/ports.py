@@ -1,4 +1,4 @@
-"""A port on loopback for each address behind the hub: who dials it is carried there."""
+"""Ports on loopback, one for each route: a connection to it is carried to the route's listener."""
 
 from __future__ import annotations
 

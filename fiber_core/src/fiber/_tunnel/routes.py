@@ -1,6 +1,6 @@
-"""How an address that is reached through the hub is written; pure.
+"""Routes: addresses that are reached through the tunnel; pure.
 
-``hub+tls+tcp://IDENT@HOST:PORT``: in the job of process IDENT, or in the hub itself, at HOST:PORT as
+``tunnel+tls+tcp://IDENT@HOST:PORT``: in the job of process IDENT, or in the program itself, at HOST:PORT as
 seen from there.
 """
 
@@ -13,9 +13,9 @@ from fiber._base import values
 __all__ = ["Route", "is_route", "parse", "route_to"]
 
 #: in front of a URL, maybe behind the name of an auth domain
-_ROUTE = re.compile(r"(?:[0-9a-f]{16}@)?hub\+")
+_ROUTE = re.compile(r"(?:[0-9a-f]{16}@)?tunnel\+")
 _PARTS = re.compile(
-    r"hub\+(tls\+tcp|tcp)://([0-9A-Za-z.]+)@(\[[0-9a-fA-F:.%]+\]|[^\[\]:@/\s]+):(\d+)"
+    r"tunnel\+(tls\+tcp|tcp)://([0-9A-Za-z.]+)@(\[[0-9a-fA-F:.%]+\]|[^\[\]:@/\s]+):(\d+)"
 )
 _ANYWHERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - compared
 _LAST_PORT = 65535
@@ -23,7 +23,7 @@ _LAST_PORT = 65535
 
 @values.frozen
 class Route:
-    """The way to a listener behind the hub."""
+    """Address of a listener at the other end of a tunnel."""
 
     #: scheme of the listener
     scheme: str
@@ -49,14 +49,14 @@ class Route:
         return f"{self.scheme}://{self.place}"
 
     def __str__(self) -> str:
-        return f"hub+{self.scheme}://{self.ident}@{self.place}"
+        return f"tunnel+{self.scheme}://{self.ident}@{self.place}"
 
 
 def route_to(url: str, ident: str) -> str | None:
     """The route to what a process listens on; None where it is no port."""
     scheme, _, rest = url.partition("://")
     host, _, port = rest.rpartition(":")
-    return str(parse(f"hub+{scheme}://{ident}@{_ANYWHERE.get(host, host)}:{port}") or "") or None
+    return str(parse(f"tunnel+{scheme}://{ident}@{_ANYWHERE.get(host, host)}:{port}") or "") or None
 
 
 def parse(url: str) -> Route | None:
@@ -68,5 +68,5 @@ def parse(url: str) -> Route | None:
 
 
 def is_route(url: str) -> bool:
-    """True for what only the hub knows the way to."""
+    """True for an address that is reached through the tunnel alone."""
     return _ROUTE.match(url) is not None

@@ -379,6 +379,23 @@ class Deframer:
             frames.append(bytearray(data[start:at]))
         return frames
 
+    def split(self, data: Buffer) -> Iterator[bytearray]:
+        """Yield the frames that are complete with ``data``, whether or not one has begun.
+
+        Raises:
+            WireError: as :meth:`feed`.
+        """
+        rest = memoryview(data)
+        while (gap := self.gap) is not None and rest:
+            count = min(len(gap), len(rest))
+            gap[:count] = rest[:count]
+            frame = self.fill(count)
+            rest = rest[count:]
+            if frame is not None:
+                yield frame
+        if rest:
+            yield from self.feed(rest)
+
 
 def stream_buffers(head: bytes, pieces: Sequence[Buffer]) -> tuple[list[Buffer], int]:
     """Return the buffers to write to a stream for a frame, and their bytes in all."""

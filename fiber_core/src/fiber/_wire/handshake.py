@@ -15,6 +15,11 @@ A challenge-response with HMAC (RFC 2104) and SHA-256, a direction label in each
 nonces, so that nothing can be replayed or reflected. Bodies are JSON: nothing is unpickled before
 both proofs are good, and versions are only compared after them.
 
+A *context* says what the handshake is for, where that is not a link between two processes: it is in
+the label of each HMAC, so that what was said for one purpose proves nothing for another, and both
+sides can derive further keys from what they have said (:meth:`~DialerHandshake.derive`), as with the
+exporters of TLS (RFC 8446, 7.5). Versions are not compared there: links inside a tunnel do that.
+
 The HMACs' key is the run's. Credentials that come of an authkey, which may be guessable, are used
 in a key exchange instead (``cpace``), whose shares go with the nonces and whose key is the HMACs':
 an HMAC with the authkey itself would be a test for guesses. The exchange depends on the certificate
@@ -179,20 +184,45 @@ def _exchanged(agree: Callable[[bytes], bytes], data: dict[str, Any]) -> bytes:
         raise HandshakeError(msg) from error
 
 
-class DialerHandshake:
-    """Dialing side: send :meth:`hello`, then pass each frame to :meth:`receive` until it returns None."""
+class _Handshake:
+    """State of both sides, and the HMACs of what they have said."""
 
-    def __init__(self, credentials: Credentials, hello: Hello) -> None:
-        self._key = credentials.key
-        self._mine = hello
+    def __init__(self, key: bytes, mine: Hello, context: bytes) -> None:
+        self._key = key
+        self._mine = mine
+        self._context = context
+        # the dialer's first frame, and the nonces
+        self._hello = b""
+        self._nonces: tuple[bytes, ...] = ()
+        #: the other process; None until it has proved that it is of this run
+        self.peer: Hello | None = None
+
+    def derive(self, label: bytes) -> bytes:
+        """Key for some other use, 32 bytes; the same on both sides once the handshake is over."""
+        assert self.peer is not None, "the handshake is not over"
+        return self._mac(b"fiber derived " + label, *self._nonces)
+
+    def _mac(self, label: bytes, *nonces: bytes) -> bytes:
+        return mac(self._key, label + self._context, self._hello, *nonces)
+
+
+class DialerHandshake(_Handshake):
+    """Dialing side: send :meth:`hello`, then pass each frame to :meth:`receive` until it returns None.
+
+    Args:
+        credentials: of the run.
+        hello: of this process.
+        context: purpose, where it is another one than a link; the listener's must be equal.
+    """
+
+    def __init__(self, credentials: Credentials, hello: Hello, *, context: bytes = b"") -> None:
+        super().__init__(credentials.key, hello, context)
         self._nonce = os.urandom(_SIZE)
         said = {**values.asdict(hello), "run": credentials.public_id, "nonce": self._nonce.hex()}
         self._exchange = _begun_exchange(credentials, self._nonce)
         if self._exchange is not None:
             said["share"] = self._exchange.share.hex()
         self._hello = json.dumps(said).encode()
-        #: the listener; None until it has sent WELCOME
-        self.peer: Hello | None = None
         self._proven = False
 
     def hello(self) -> tuple[frames.Kind, bytes]:
@@ -217,31 +247,32 @@ class DialerHandshake:
             nonce = _hex(data, "nonce")
             if self._exchange is not None:
                 self._key = _exchanged(self._exchange.key_of_initiator, data)
-            expected = mac(self._key, b"fiber listener", self._hello, nonce)
+            expected = self._mac(b"fiber listener", nonce)
             if not hmac.compare_digest(expected, _hex(data, "proof")):
                 msg = "the listener could not prove that it is of this run"
                 raise HandshakeError(msg)
             self._proven = True
-            proof = mac(self._key, b"fiber dialler", self._hello, self._nonce, nonce)
+            self._nonces = self._nonce, nonce
+            proof = self._mac(b"fiber dialler", *self._nonces)
             return frames.Kind.PROOF, json.dumps({"proof": proof.hex()}).encode()
         _expect(frame, frames.Kind.WELCOME)
         self.peer = Hello.from_json(_load(frame.body))
         return None
 
 
-class ListenerHandshake:
-    """Listening side of one pipe: pass each frame to :meth:`receive` until :attr:`peer` is set."""
+class ListenerHandshake(_Handshake):
+    """Listening side of one pipe: pass each frame to :meth:`receive` until :attr:`peer` is set.
 
-    def __init__(self, credentials: Credentials, mine: Hello) -> None:
+    Args:
+        credentials: of the run.
+        mine: hello of this process.
+        context: as for the dialer.
+    """
+
+    def __init__(self, credentials: Credentials, mine: Hello, *, context: bytes = b"") -> None:
+        super().__init__(credentials.key, mine, context)
         self._credentials = credentials
-        self._key = credentials.key
-        self._mine = mine
-        self._hello = b""
         self._theirs: Hello | None = None
-        self._nonce = b""
-        self._nonce_dialer = b""
-        #: the dialer; None until it has proved itself
-        self.peer: Hello | None = None
         #: ident of the dialer that was refused after its proof, and the reason
         self.refusal = "", ""
 
@@ -258,23 +289,21 @@ class ListenerHandshake:
             if data.get("run") != self._credentials.public_id:
                 msg = "a process of another run dialled this one"
                 raise HandshakeError(msg)
-            self._nonce_dialer = _hex(data, "nonce")
+            nonces = self._nonces = _hex(data, "nonce"), os.urandom(_SIZE)
             self._theirs = Hello.from_json(data)
-            self._nonce = os.urandom(_SIZE)
-            answer = {"nonce": self._nonce.hex()}
-            exchange = _begun_exchange(self._credentials, self._nonce_dialer)
+            answer = {"nonce": nonces[1].hex()}
+            exchange = _begun_exchange(self._credentials, nonces[0])
             if exchange is not None:
                 self._key = _exchanged(exchange.key_of_responder, data)
                 answer["share"] = exchange.share.hex()
-            proof = mac(self._key, b"fiber listener", self._hello, self._nonce)
-            answer["proof"] = proof.hex()
+            answer["proof"] = self._mac(b"fiber listener", nonces[1]).hex()
             return frames.Kind.CHALLENGE, json.dumps(answer).encode()
         _expect(frame, frames.Kind.PROOF)
-        expected = mac(self._key, b"fiber dialler", self._hello, self._nonce_dialer, self._nonce)
+        expected = self._mac(b"fiber dialler", *self._nonces)
         if not hmac.compare_digest(expected, _hex(_load(frame.body), "proof")):
             msg = "a peer could not prove that it is of this run"
             raise HandshakeError(msg)
-        why = disagreement(self._mine, self._theirs)
+        why = None if self._context else disagreement(self._mine, self._theirs)
         if why is not None:
             self.refusal = self._theirs.ident, why
             return frames.Kind.REFUSE, json.dumps({"why": why}).encode()

@@ -22,7 +22,7 @@ from fiber.exceptions import HandshakeError, PeerLostError, StartError, Transpor
 from fiber.model import Timing
 from waiting import until
 
-ROUTE = "hub+tls+tcp://0badcafe@127.0.0.1:5000"
+ROUTE = "tunnel+tls+tcp://0badcafe@127.0.0.1:5000"
 INSTRUCTIONS = Instructions(
     credentials=Credentials.new(),
     urls=("tls+tcp://10.0.0.1:5000", "tls+tcp://10.1.0.1:5000"),

@@ -74,7 +74,7 @@ def test_a_pool_works_and_the_speed_is_logged_once_with_the_remedy(caplog):
 
 def test_no_address_to_dial_is_sent():
     (url,) = runtime.current().urls()
-    assert url.startswith("hub+tls+tcp://")
+    assert url.startswith("tunnel+tls+tcp://")
 
 
 class TestStreamsThatBreak:

@@ -159,7 +159,9 @@ class _Forward:
             self._websocket.send(bytes([_DATA]) + data[start : start + _CHUNK])
 
     def _go_on(self) -> None:
-        """All that was received is passed on: read what had to wait, or end."""
+        """Once all that was received is passed on: read what had to wait, or end."""
+        if self._local.waiting:
+            return
         if self._websocket.is_closed:
             self.end()
         elif self._paused:

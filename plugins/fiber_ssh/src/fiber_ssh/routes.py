@@ -228,7 +228,7 @@ class Router:
 def _parse_address(urls: Sequence[str]) -> Address | None:
     """Host and port of the first URL that is dialled directly."""
     for url in urls:
-        if not url.startswith("hub+"):
+        if not url.startswith("tunnel+"):
             parts = urlsplit(url)
             return parts.hostname or _LOOPBACK, parts.port or 0
     return None

@@ -14,7 +14,7 @@ Invariants:
   for the network. The thread ``fiber-parent-link`` owns the connection. Between them are two deques
   and two pipes that wake the other side; a lock guards the queue of output
   (:class:`~.output_forwarder.OutputForwarder`). Where streams come into the job there is the
-  reactor of :mod:`fiber._tunnel.landing` besides.
+  reactor of :mod:`fiber._tunnel.server` besides.
 * The last status is sent until the parent acknowledges it, or its connection or lease is gone.
 * SIGTERM from the platform takes the job's place away: where the parent can have the processes
   exit, they get SIGTERM only shortly before the platform's SIGKILL

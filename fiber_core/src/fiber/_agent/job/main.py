@@ -22,7 +22,7 @@ from fiber.backend_parts.private import read_private
 from fiber.exceptions import FiberError, StartError
 
 if TYPE_CHECKING:
-    from fiber._tunnel.landing import Landing
+    from fiber._tunnel.server import TunnelServer
 
 __all__ = ["REFUSED", "choose_route", "main"]
 
@@ -41,7 +41,7 @@ def main() -> int:
         config = SupervisorConfig.decode(read_private()).with_grace(
             os.environ.pop(GRACE_VARIABLE, "")
         )
-        config, landing = choose_route(config, os.environ.pop(REACH_VARIABLE, ""))
+        config, tunnel = choose_route(config, os.environ.pop(REACH_VARIABLE, ""))
     except FiberError as error:
         return refuse(str(error))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -50,7 +50,7 @@ def main() -> int:
     limit = raise_descriptor_limit()
     unix = config.instructions.urls[0].startswith("unix:")
     preload((*PRELOAD, *(() if unix else _TRANSPORT)))
-    server = JobServer(config, landing=landing, descriptor_limit=limit)
+    server = JobServer(config, tunnel=tunnel, descriptor_limit=limit)
     try:
         server.serve()
     except InChild as child:
@@ -62,7 +62,9 @@ def main() -> int:
     become(plan)
 
 
-def choose_route(config: SupervisorConfig, reach: str) -> tuple[SupervisorConfig, Landing | None]:
+def choose_route(
+    config: SupervisorConfig, reach: str
+) -> tuple[SupervisorConfig, TunnelServer | None]:
     """Configuration with the addresses to dial, and the tunnel's end in this job, if there is one.
 
     Args:
@@ -75,16 +77,16 @@ def choose_route(config: SupervisorConfig, reach: str) -> tuple[SupervisorConfig
     """
     instructions = config.instructions
     if reach.startswith(STREAMS_PREFIX):
-        from fiber._tunnel.landing import Landing
+        from fiber._tunnel.server import TunnelServer
 
-        landing = Landing(
+        tunnel = TunnelServer(
             reach.removeprefix(STREAMS_PREFIX),
-            key=instructions.credentials.key,
+            credentials=instructions.credentials,
             ident=instructions.ident,
             patience=config.lease,
             timing=instructions.timing,
         )
-        return config.via_tunnel(landing.way), landing
+        return config.via_tunnel(tunnel.way), tunnel
     if all(is_route(url) for url in instructions.urls):
         msg = (
             f"the parent cannot be dialled, and the backend does not say by {REACH_VARIABLE} where it opens "

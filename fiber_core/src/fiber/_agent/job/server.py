@@ -48,7 +48,7 @@ from fiber.model import JobSpec, JobStatus, ResourceRequest
 from fiber.model.timing import Timing
 
 if TYPE_CHECKING:
-    from fiber._tunnel.landing import Landing
+    from fiber._tunnel.server import TunnelServer
 
 __all__ = ["ENTRY", "FORWARDED_SIGNALS", "Drain", "JobServer", "StartBarrier", "main"]
 
@@ -169,7 +169,7 @@ class JobServer:
 
     Args:
         config: the configuration from the parent.
-        landing: end of the tunnel in this job, where streams are opened into it.
+        tunnel: end of the tunnel in this job, where streams are opened into it.
         descriptor_limit: soft limit of open files that processes are to have.
     """
 
@@ -177,10 +177,10 @@ class JobServer:
         self,
         config: SupervisorConfig,
         *,
-        landing: Landing | None = None,
+        tunnel: TunnelServer | None = None,
         descriptor_limit: int | None = None,
     ) -> None:
-        self._landing = landing
+        self._tunnel = tunnel
         own = config.instructions
         self._timing = own.timing
         #: seconds for which a parent that was never reached is dialled
@@ -260,8 +260,8 @@ class JobServer:
         os.set_blocking(reader, False)
         os.set_blocking(self._wakeup, False)
         self._loop.on_readable(reader, lambda: self._handle_events(reader))
-        if self._landing is not None:
-            self._landing.serve(self._directory)
+        if self._tunnel is not None:
+            self._tunnel.serve(self._directory)
         self._parent_link.start()
         self._loop.call_later(self._timing.heartbeat, self._check_lease)
         self._loop.call_later(self._first_dial, self._check_first_connection)
@@ -276,8 +276,8 @@ class JobServer:
             sink.detach()
         self._loop.close()
         self._descriptors.close_all()
-        if self._landing is not None:
-            self._landing.abandon()
+        if self._tunnel is not None:
+            self._tunnel.abandon()
 
     # -- output ---------------------------------------------------------------------------------
 
@@ -478,7 +478,7 @@ class JobServer:
 
     def _check_first_connection(self) -> None:
         if not self._was_connected and not self._finished:
-            why = "" if self._landing is None else self._landing.missing()
+            why = "" if self._tunnel is None else self._tunnel.missing()
             if why:
                 # addresses of this side of the tunnel would send people to look for a port
                 self._refused(f"cannot reach the parent: {why}")
@@ -518,8 +518,8 @@ class JobServer:
 
     def _end(self) -> None:
         self._parent_link.close()
-        if self._landing is not None:
-            self._landing.close()
+        if self._tunnel is not None:
+            self._tunnel.close()
         self._runner.close()
         for sink in self._sinks:
             sink.drain(self._timing.flush)

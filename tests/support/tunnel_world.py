@@ -1,4 +1,4 @@
-"""A hub and landings in one process, over loopback; streams can be cut."""
+"""A tunnel's client and servers in one process, over loopback; streams can be cut."""
 
 import contextlib
 import socket
@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cuttable import Wire
-from fiber._tunnel.hub import Hub
-from fiber._tunnel.landing import Landing, serve
+from fiber._tunnel.client import TunnelClient
+from fiber._tunnel.server import TunnelServer, serve
+from fiber._wire.handshake import Hello
+from fiber._wire.identity import Credentials
 from fiber.model.timing import Timing
 
-KEY = b"k" * 32
+RUN = Credentials(run_id="0badcafe", key=b"k" * 32)
 
 
 class Echo:
@@ -50,13 +52,13 @@ def _echo(sock: socket.socket) -> None:
             sock.sendall(data)
 
 
-class FerryWorld:
-    """A hub called ``hub``, and jobs called what they are made as.
+class TunnelWorld:
+    """A client called ``program``, and jobs called what they are made as.
 
     Args:
-        folder: for the sockets of landings.
-        patience: of the hub and the landings.
-        timing: durations of the hub.
+        folder: for the sockets of servers.
+        patience: of the client and the servers.
+        timing: durations of the client.
     """
 
     def __init__(self, folder: Path, *, patience: float = 10.0, timing: Timing = Timing()) -> None:
@@ -65,28 +67,34 @@ class FerryWorld:
         self._stack = contextlib.ExitStack()
         self.speeds: list[tuple[float, float]] = []
         on_speed = self.speeds.append
-        self.hub = Hub(KEY, "hub", patience=patience, on_speed=on_speed, timing=timing)
+        self.client = TunnelClient(
+            RUN, Hello.mine("program"), patience=patience, on_speed=on_speed, timing=timing
+        )
         self.wires: dict[str, Wire] = {}
-        self.landings: dict[str, Landing] = {}
+        self.servers: dict[str, TunnelServer] = {}
         self.ports: dict[str, int] = {}
 
-    def job(self, ident: str, *, begin: bool = True, add: bool = True, key: bytes = KEY) -> Landing:
+    def job(
+        self, ident: str, *, begin: bool = True, add: bool = True, run: Credentials = RUN
+    ) -> TunnelServer:
         """A job whose streams can be cut: ``wires[ident]``; they come in at ``ports[ident]``."""
         folder = self._folder / ident
         folder.mkdir()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        landing = Landing(f"127.0.0.1:{port}", key=key, ident=ident, patience=self._patience)
-        self.landings[ident] = landing
+        server = TunnelServer(
+            f"127.0.0.1:{port}", credentials=run, ident=ident, patience=self._patience
+        )
+        self.servers[ident] = server
         self.ports[ident] = port
         self.wires[ident] = self._stack.enter_context(Wire(port))
-        landing.serve(str(folder))
+        server.serve(str(folder))
         if add:
-            self.hub.add(ident, ident, self.opener(ident))
+            self.client.add(ident, ident, self.opener(ident))
         if begin:
-            self.hub.begin(ident)
-        return landing
+            self.client.begin(ident)
+        return server
 
     def echo(self) -> Echo:
         """Somebody to talk to, whom nobody told of."""
@@ -95,10 +103,10 @@ class FerryWorld:
         return made
 
     def serve(self, ident: str, echo: Echo) -> str:
-        """Have somebody be reached as a process of the hub or of a job; the route."""
-        route = f"hub+tcp://{ident}@127.0.0.1:{echo.port}"
-        if ident == "hub":
-            self.hub.serve(route)
+        """Have somebody be reached as a process of the client's or of a job; the route."""
+        route = f"tunnel+tcp://{ident}@127.0.0.1:{echo.port}"
+        if ident == "program":
+            self.client.serve(route)
         else:
             self._stack.enter_context(
                 serve(self._folder / ident.partition(".")[0], route, timeout=30)
@@ -106,15 +114,15 @@ class FerryWorld:
         return route
 
     def connect(self, way: str) -> socket.socket:
-        """Dial what a hub or landing says."""
+        """Dial what a client or server says."""
         host, _, port = way.partition("://")[2].rpartition(":")
         return self._stack.enter_context(socket.create_connection((host, int(port)), timeout=30))
 
     def close(self) -> None:
         """End it all."""
-        self.hub.close()
-        for landing in self.landings.values():
-            landing.close()
+        self.client.close()
+        for server in self.servers.values():
+            server.close()
         self._stack.close()
 
     def opener(self, ident: str) -> Callable[[], socket.socket]:

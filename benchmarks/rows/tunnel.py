@@ -1,0 +1,83 @@
+"""A pipe into a job that only a stream reaches, beside the same one where the job dials the program."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks import tasks
+from benchmarks.model import FLOOR, OURS, Bar, Metric, Round, Sizes
+
+CONTENDERS = (OURS, FLOOR)
+METRICS = (
+    Metric(
+        "tunnel",
+        "Pipe through a stream into a job, a small message there and back",
+        "µs",
+        bars=(Bar(2.5, FLOOR),),
+    ),
+    Metric(
+        "tunnel-bytes",
+        "Pipe through a stream into a job, 4 MB there and back",
+        "MB/s",
+        bars=(Bar(0.5, FLOOR),),
+        more=True,
+    ),
+)
+_LARGE = 4_000_000
+
+
+@contextlib.contextmanager
+def prepare(contender: str, sizes: Sizes) -> Iterator[Round]:
+    with tempfile.TemporaryDirectory(prefix="fiber-bench-") as folder:
+        _use_remote_backend(Path(folder), streams=contender == OURS)
+        import fiber
+
+        here, there = fiber.Pipe()
+        process = fiber.Process(target=tasks.echo, args=(there,))
+        process.start()
+        there.close()
+
+        def seconds(message: Any, count: int) -> float:
+            start = time.perf_counter()
+            for _ in range(count):
+                here.send(message)
+                here.recv()
+            return (time.perf_counter() - start) / count
+
+        large = bytes(_LARGE)
+        # the process is up, and the stream was measured
+        seconds(large, 1)
+
+        def once() -> dict[str, float]:
+            return {
+                "tunnel": 1e6 * seconds({"step": 1}, max(1, sizes.messages // 10)),
+                "tunnel-bytes": 2 * _LARGE / seconds(large, max(1, sizes.messages // 500)) / 1e6,
+            }
+
+        yield once
+        here.send(None)
+        process.join()
+
+
+def _use_remote_backend(folder: Path, *, streams: bool) -> None:
+    """Have this program, which has no runtime yet, run its jobs as a cluster would."""
+    site, home = folder / "site", folder / "home"
+    home.mkdir()
+    distribution = site / "far-1.0.dist-info"
+    distribution.mkdir(parents=True)
+    (distribution / "METADATA").write_text("Metadata-Version: 2.1\nName: far\nVersion: 1.0\n")
+    (distribution / "entry_points.txt").write_text("[fiber]\nfar = fiber.testing.fake_remote\n")
+    sys.path.append(str(site))
+    os.environ.update(
+        FIBER_BACKEND="far",
+        FIBER_FAR_FOLDER=str(home),
+        FIBER_FAR_PATH=str(site),
+        FIBER_FAR_STREAMS="1" if streams else "",
+    )
