@@ -120,8 +120,8 @@ def test_the_program_of_a_run_is_asked_where_its_job_is_and_its_workers_are_not(
     rows = [line.split("\t") for line in shown.stdout.splitlines()]
     assert next(row[2:6] for row in rows if row[0] == inner["run"]) == ["1/1", "0", "0", "5"]
     assert "0000000b" not in shown.stderr
-    # either id is a word for it
-    for word in ("0000000b", inner["run"]):
+    # either id is a word for it, and that of the job
+    for word in ("0000000b", inner["run"], program.id):
         assert fiber("top", "--once", word).stdout.splitlines()[1].startswith(inner["run"])
 
 
@@ -143,7 +143,9 @@ def test_a_job_without_fiber_is_told_with_what_it_said(fiber, program, way):
     done = fiber("top", "--once")
 
     assert done.exit_code == 0
-    assert f"0000000b: job {program.id} does not answer: No module named fiber" in done.stderr
+    told = f"0000000b: job {program.id} does not answer: No module named fiber"
+    assert told in done.stderr
+    assert told in fiber("top", "--json", program.id).stderr
 
 
 def test_a_backend_that_runs_nothing_beside_a_job_is_told(fiber, program, capable):

@@ -82,6 +82,7 @@ class TestEnvironment:
         (text,) = platform.find(job).lines(None, follow=True)
         folder, environ = json.loads(text)
         assert folder == os.getcwd()  # noqa: PTH109  a text is compared
+        assert environ.pop("FIBER_RUN") == job.run_id
         assert environ == {"FIBER_BACKEND": "fake", "FIBER_START_TIMEOUT": "5.0"}
 
     def test_on_another_host_it_gets_the_named_variables_and_no_folder(
@@ -95,7 +96,8 @@ class TestEnvironment:
 
         (spec,) = spy.specs
         assert spec.cwd is None
-        assert spec.env == {"TOKEN": "t", "FIBER_ENV": "TOKEN,ABSENT", "FIBER_BACKEND": "fake"}
+        own = {"FIBER_BACKEND": "fake", "FIBER_RUN": spec.run_id}
+        assert spec.env == {"TOKEN": "t", "FIBER_ENV": "TOKEN,ABSENT", **own}
 
     def test_variables_may_be_given(self, fiber, spy, monkeypatch):
         monkeypatch.setenv("FIBER_ENV", "TOKEN")

@@ -218,6 +218,17 @@ class TestCommand:
         assert found["0000000b"] is None
         assert found[told[0]]["pools"][0]["done"] == 1
 
+    def test_a_program_here_is_found_by_the_run_of_its_job_too(self, monkeypatch):
+        # as fiber run starts it
+        monkeypatch.setenv("FIBER_RUN", "0000000d")
+        with mp.Pool(1) as pool:
+            pool.map(abs, [1])
+            (found,) = json.loads(invoke("--json", "0000000d").stdout)
+        pool.join()
+
+        assert found["outer"] == "0000000d" != found["run"]
+        assert found["status"]["pools"][0]["done"] == 1
+
     def test_a_word_that_means_no_run_is_told(self):
         done = invoke("--once", "abc")
 

@@ -26,6 +26,8 @@ MAX_SOCKET_PATH = 100
 #: longest path of the folder of all runs: leaves room for /<8 hex>/<16 characters>.sock
 _MAX_ROOT = MAX_SOCKET_PATH - 32
 _DESCRIPTION = "run.json"
+#: variable of a program that ``fiber run`` has started: the run that its job belongs to
+OUTER_VARIABLE = "FIBER_RUN"
 #: length of a run folder's path up to which folders inside can hold sockets
 _ROOMY = 40
 #: of the runs that this process began
@@ -148,6 +150,7 @@ def create(
         "created": time.time(),
         "detached": detached,
         "settings": dict(settings or {}),
+        "outer": os.environ.get(OUTER_VARIABLE, ""),
     }
     (folder / _DESCRIPTION).write_text(json.dumps(description))
     return folder

@@ -322,6 +322,7 @@ INTERNAL_VARIABLES = frozenset(
         "FIBER_MPI_MEMBER",
         "FIBER_REACH",
         "FIBER_REQUIRE",
+        "FIBER_RUN",
     }
 )
 

@@ -146,6 +146,7 @@ class Feed:
                     last_watched = time.monotonic()
                 began = time.monotonic()
                 try:
+                    is_new = connection is None
                     if connection is None:
                         connection = await asyncio.to_thread(self._run.connect)
                     asked = connection
@@ -158,8 +159,9 @@ class Feed:
                         connection = None
                     await self._tell(_event("silent", {"reason": str(error)}))
                 took = time.monotonic() - began
-                # an answer that is dear is asked for less often: a tenth of the program at most
-                await asyncio.sleep(max(self._timing.look - took, 9 * took))
+                # an answer that is dear is asked for less often: a tenth of the program at most; the first one
+                # waits for what answers to start
+                await asyncio.sleep(max(self._timing.look - took, 0.0 if is_new else 9 * took))
         finally:
             if connection is not None:
                 connection.close()

@@ -39,14 +39,15 @@ __all__ = ["command"]
 def command(run: str, listen: str, opens: bool, backend: str | None) -> None:
     """Serve a page with the pools, workers, tasks, errors and logs of your runs, until Ctrl-C.
 
-    RUN, an id or the beginning of one, is for one of them. Runs whose programs are jobs elsewhere are
-    asked there, as with fiber top; with --backend in all jobs there. The page is for who has the
-    address that is printed, and changes nothing. A program serves its own by the setting dashboard:
-    FIBER_DASHBOARD=1.
+    RUN, an id of a run or of its job, or the beginning of one, is for one of them. Runs whose programs are
+    jobs elsewhere are asked there, as with fiber top; with --backend in all jobs there. The page is for
+    who has the address that is printed, and changes nothing. A program serves its own by the setting
+    dashboard: FIBER_DASHBOARD=1.
     """
     from fiber._config.settings import DASHBOARD
     from fiber._dashboard.server import Server, require
     from fiber.cli.remote_runs import RemoteRuns
+    from fiber.cli.runs import run_meant
     from fiber.cli.session import Session
     from fiber.model import Timing
 
@@ -55,6 +56,7 @@ def command(run: str, listen: str, opens: bool, backend: str | None) -> None:
     session = None if backend is None else Session.load(backend)
     if session is not None and not session.info.capabilities.same_host:
         session.require("exec", "fiber dashboard --backend")
+    run = run_meant(run, backend)
     remote = RemoteRuns(loaded_plugins(), session, timing)
     with contextlib.closing(remote):
         runs = _Runs(run, remote, timing)
@@ -90,7 +92,7 @@ class _Runs:
             waits: True to wait until jobs elsewhere have answered.
         """
         from fiber._runtime.status_socket import NAME
-        from fiber.cli.runs import detached_runs, find_runs
+        from fiber.cli.runs import detached_runs, find_runs, is_meant
 
         every = {one.id: one for one in (*find_runs(), *detached_runs())}
         found = {ident: one for ident, one in every.items() if (one.folder / NAME).exists()}
@@ -101,7 +103,9 @@ class _Runs:
                     {ident: one.description for ident, one in every.items() if ident not in found}
                 )
                 self._looked = time.monotonic()
-        here = [self._here(one) for one in found.values() if one.id.startswith(self._word)]
+        here = [
+            self._here(one) for one in found.values() if is_meant(self._word, one.id, one.outer)
+        ]
         if waits and not here:
             self._remote.wait()
         return [*here, *(self._there(one) for one in self._told() if one.id not in found)]
@@ -117,9 +121,10 @@ class _Runs:
         )
 
     def _told(self) -> Iterator[Answer]:
+        from fiber.cli.runs import is_meant
+
         for one in self._remote.answers():
-            is_meant = one.id.startswith(self._word) or one.outer.startswith(self._word)
-            if is_meant and one.status is not None:
+            if one.status is not None and is_meant(self._word, one.id, one.outer):
                 yield one
 
     def _here(self, found: LocalRun) -> Run:

@@ -375,13 +375,19 @@ def _working_directory() -> str | None:
 
 
 def _detached(session: Session, spec: JobSpec, image_file: str | None) -> int:
-    import attrs
-
     with session.begin_run(detached=True) as run:
-        spec = _with_image(session, run.backend, attrs.evolve(spec, run_id=run.id), image_file)
+        spec = _with_image(session, run.backend, _of_run(spec, run.id), image_file)
         job = session.submit(run.backend, spec)
         click.echo(f"Created {session.info.noun}: {job.id}")
     return 0
+
+
+def _of_run(spec: JobSpec, run: str) -> JobSpec:
+    import attrs
+
+    from fiber._agent.rundir import OUTER_VARIABLE
+
+    return attrs.evolve(spec, run_id=run, env={**spec.env, OUTER_VARIABLE: run})
 
 
 def _attached(session: Session, spec: JobSpec, image_file: str | None) -> int:
@@ -391,7 +397,7 @@ def _attached(session: Session, spec: JobSpec, image_file: str | None) -> int:
     # a job on another host whose output is fetched can be left, and survives a lost connection
     leavable = can.detached and not (can.output or can.same_host)
     with session.begin_run(detached=leavable) as run:
-        spec = attrs.evolve(spec, run_id=run.id, detached=leavable)
+        spec = attrs.evolve(_of_run(spec, run.id), detached=leavable)
         spec = _with_image(session, run.backend, spec, image_file)
         code, left = follow_job(session, run.backend, run.id, spec)
         run.stays = left

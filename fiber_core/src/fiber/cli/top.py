@@ -75,12 +75,13 @@ def command(
 
     Programs on this host answer themselves. For runs of this host whose program is a job elsewhere a
     command in that job does, as with fiber exec; with --backend in all jobs there, whoever started
-    them. RUN, an id or the beginning of one, is for one of them. Keys: q quits, s sorts the workers
-    by something else, f shows those of another state, e shows or hides errors, t the traceback of the
-    last one, ? all keys. --json prints once.
+    them. RUN, an id of a run or of its job, or the beginning of one, is for one of them. Keys: q quits, s
+    sorts the workers by something else, f shows those of another state, e shows or hides errors, t the
+    traceback of the last one, ? all keys. --json prints once.
     """
     from fiber.cli import show
     from fiber.cli.remote_runs import RemoteRuns, answer_requests
+    from fiber.cli.runs import run_meant
     from fiber.cli.session import Session
     from fiber.model import Timing
 
@@ -95,11 +96,14 @@ def command(
     session = None if backend is None else Session.load(backend)
     if session is not None and not session.info.capabilities.same_host:
         session.require("exec", "fiber top --backend")
+    run = run_meant(run, backend)
     remote = RemoteRuns(loaded_plugins(), session, timing)
     with contextlib.closing(remote), contextlib.closing(Board(run, patience, remote)) as board:
         board.look(waits=not is_live)
         if as_json:
             show.as_json(board.data())
+            for ident, why in board.silent():
+                note(f"{ident}: {why}")
         elif once:
             _print(board)
         elif sys.stdin.isatty() and sys.stdout.isatty():
@@ -187,7 +191,7 @@ class Board:
     def _look_here(self, ident: str, run: LocalRun) -> None:
         from fiber._watch.status import Asker
 
-        watched = self._runs.setdefault(ident, _Watched(run.description))
+        watched = self._runs.setdefault(ident, _Watched(run.description, outer=run.outer))
         try:
             if watched.asker is None:
                 watched.asker = Asker(run.folder, self._patience)
@@ -269,8 +273,10 @@ class Board:
         return sum(1 for _ in self._shown())
 
     def _shown(self) -> Iterator[tuple[str, _Watched]]:
+        from fiber.cli.runs import is_meant
+
         for ident, watched in self._runs.items():
-            if ident.startswith(self._word) or watched.outer.startswith(self._word or "?"):
+            if is_meant(self._word, ident, watched.outer):
                 yield ident, watched
 
     def _close(self, watched: _Watched) -> None:

@@ -9,6 +9,7 @@ import pytest
 import registry
 from commands import ran
 from require import need
+from watched_run import check_watched
 
 COMMAND = (sys.executable, "-m", "fiber.cli.main")
 # an image is packed and pushed on a machine that is busy with other tests, and several times
@@ -52,6 +53,7 @@ def fiber(kube, engine, tmp_path):
         assert done.returncode == code, (done.stdout, done.stderr)
         return done
 
+    run.environ = environ
     yield run
     kube.wait_until_gone()
 
@@ -107,3 +109,9 @@ def test_a_folders_image_is_built_pushed_to_a_registry_with_a_login_and_run(
     assert f"log in: docker login {running.address}" in refused.stderr
     assert done.stdout == "from the image\n"
     assert f"pushing {running.address}/team/my-image:" in done.stderr
+
+
+def test_a_program_in_a_pod_tells_how_far_it_is(fiber, kube, tmp_path):
+    # whoever looks has rights to exec, and the pod has not
+    environ = {**fiber.environ, "KUBECONFIG": str(kube.kubeconfig)}
+    check_watched(environ, tmp_path, "python3", "--service-account", "fiber")
