@@ -88,6 +88,13 @@ def test_it_shows_how_fast_pools_are_what_waits_why_and_what_failed(board):
     assert r"train[5]: ValueError: \x1b[2J" in shown
 
 
+def test_a_process_that_waits_is_told_with_the_reason(board):
+    waits = {"name": "train", "host": "", "pid": None, "state": "pending", "reason": "no gpu"}
+    board.take("0000000a", {**status(150), "processes": [waits]}, 13.0)
+
+    assert "0000000a train: no gpu" in drawn(board)
+
+
 def test_a_straggler_is_told_above_the_table_with_its_host_and_the_median(board):
     slow = worker("w-4", host="n7", seconds=58.0, usual=4.8, is_slow=True)
     others = [worker(f"w-{9 + number}", seconds=30.0, is_slow=True) for number in range(3)]

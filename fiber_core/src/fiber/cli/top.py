@@ -242,9 +242,14 @@ class Board:
         for ident, pool in self.pools():
             for worker in pool["workers"]:
                 yield ident, worker
+        for ident, process in self.processes():
+            yield ident, {**process, "running": 0, "function": "", "seconds": 0.0}
+
+    def processes(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The processes that are no workers, each with the id of its run."""
         for ident, watched in self._shown():
             for process in (watched.status or {}).get("processes", ()):
-                yield ident, {**process, "running": 0, "function": "", "seconds": 0.0}
+                yield ident, process
 
     def slow(self) -> list[tuple[str, dict[str, Any]]]:
         """The workers whose current task takes much longer than usual, the longest first."""
@@ -391,6 +396,9 @@ def _reasons(board: Board) -> Iterator[str]:
         if pool["reason"]:
             missing = pool["wanted"] - pool["ready"]
             yield f"{ident} {pool['name']}: {missing} of {pool['wanted']} workers are missing: {pool['reason']}"
+    for ident, process in board.processes():
+        if process["reason"]:
+            yield f"{ident} {process['name']}: {process['reason']}"
     behind, slow = board.behind(), board.slow()
     for ident, worker in behind[:_MOST_SLOW]:
         yield (

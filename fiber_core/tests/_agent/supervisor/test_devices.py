@@ -34,9 +34,24 @@ def test_a_small_job_does_not_overtake_a_big_one(queue, released, granted):
     assert queue.request("big", {"gpu": 2}) is None
     assert queue.request("small", {"gpu": 1}) is None
     assert queue.request("last", {"gpu": 1}) is None
-    assert queue.reason("last").endswith("; 2 jobs wait before it")
+    assert queue.reason("last").endswith(", held by a; others wait before it")
 
     assert [[a.job_id for a in queue.release(job)] for job in released] == granted
+
+
+def test_a_job_that_waits_is_told_who_has_what_it_waits_for(queue):
+    queue.offer(devices("npu", 5), {"npu": b"N"})
+    queue.request("a", {"npu": 1}, "trainer")
+    queue.request("b", {"gpu": 2}, "of another kind")
+    for number in range(4):
+        queue.request(str(number), {"npu": 1}, f"PoolWorker-{number}")
+    queue.request("late", {"npu": 2})
+
+    told = "waits for 2 npu, free now: 0 npu, held by "
+    assert queue.reason("late") == f"{told}trainer, PoolWorker-0, PoolWorker-1 and 2 more"
+    queue.release("0")
+    assert queue.waiting() == ("late",)
+    assert "1 npu, held by trainer, PoolWorker-1, PoolWorker-2 and " in queue.reason("late")
 
 
 def test_a_job_that_needs_another_kind_goes_ahead(queue):

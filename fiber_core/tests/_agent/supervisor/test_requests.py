@@ -69,12 +69,21 @@ def test_a_job_waits_for_devices_in_its_turn(toys):
     assert second.pids == ()
     pending = toys.until(second, lambda s: s.state is JobState.PENDING)
     assert pending.reason == Reason(ReasonKind.UNSCHEDULABLE)
-    assert pending.message == "waits for 1 toy, free now: 0 toy"
+    assert pending.message == "waits for 1 toy, free now: 0 toy, held by wait"
     toys.client.kill(first.job_id)
 
     assert toys.end(second).state is JobState.SUCCEEDED
     assert toys.end(third).state is JobState.SUCCEEDED
     assert {toys.log(second), toys.log(third)} <= {"TOYS T0\n", "TOYS T1\n"}
+
+
+def test_a_job_that_waits_is_told_when_others_have_what_it_waits_for(toys):
+    first, _ = (toys.ready("wait", resources=wants(1)) for _ in range(2))
+    waiting = toys.submit("wait", resources=wants(2))
+    toys.until(waiting, lambda s: s.message.endswith("free now: 0 toy, held by wait and wait"))
+    toys.client.kill(first.job_id)
+
+    toys.until(waiting, lambda s: s.message.endswith("free now: 1 toy, held by wait"))
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,15 @@ class Allocator:
         """Free the devices of a job; a job that holds none is no error."""
         self._granted.pop(job_id, None)
 
+    def holders(self, kinds: Iterable[str]) -> list[str]:
+        """The jobs that hold devices of some kinds, those that got them first first."""
+        wanted = set(kinds)
+        return [
+            job_id
+            for job_id, held in self._granted.items()
+            if any(device.kind in wanted for device in held.devices)
+        ]
+
     def free(self) -> Mapping[str, int]:
         """Number of free devices by kind; kinds without a free one are listed with 0."""
         taken = self._taken()

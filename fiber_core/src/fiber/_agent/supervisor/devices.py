@@ -10,6 +10,8 @@ from fiber.model import Allocation, Device
 
 __all__ = ["DeviceQueue", "Grant"]
 
+#: most jobs that are named as the holders of devices
+_MOST_NAMED = 3
 #: the pickled provider of one kind and the devices of it that a job got
 Grant = tuple[bytes, tuple[Device, ...]]
 
@@ -24,6 +26,8 @@ class DeviceQueue:
         self._allocator = Allocator(())
         self._providers: dict[str, bytes] = {}
         self._waiting: OrderedDict[str, Mapping[str, int]] = OrderedDict()
+        #: of jobs that hold devices or wait for some
+        self._names: dict[str, str] = {}
 
     def offer(self, devices: Iterable[Device], providers: Mapping[str, bytes]) -> None:
         """Add the devices of some kinds; kinds that are known already stay as they are."""
@@ -35,8 +39,13 @@ class DeviceQueue:
         """Kinds that were never offered."""
         return sorted(kind for kind in counts if kind not in self._providers)
 
-    def request(self, job_id: str, counts: Mapping[str, int]) -> Allocation | None:
+    def request(self, job_id: str, counts: Mapping[str, int], name: str = "") -> Allocation | None:
         """Request devices for a job; None: the job waits until :meth:`release` returns its grant.
+
+        Args:
+            job_id: the job.
+            counts: how many by kind.
+            name: that people know it by; its id if omitted.
 
         Raises:
             ResourceError: this host will never have that many.
@@ -48,11 +57,13 @@ class DeviceQueue:
             allocation = None
         if allocation is None:
             self._waiting[job_id] = counts
+        self._names[job_id] = name or job_id
         return allocation
 
     def release(self, job_id: str) -> list[Allocation]:
         """Remove a job that ran or waited; returns the grants that this makes possible."""
         self._waiting.pop(job_id, None)
+        self._names.pop(job_id, None)
         self._allocator.release(job_id)
         granted = []
         blocked_kinds: set[str] = set()
@@ -75,12 +86,26 @@ class DeviceQueue:
         """Number of free devices by kind."""
         return self._allocator.free()
 
+    def waiting(self) -> tuple[str, ...]:
+        """The jobs that wait, in their order."""
+        return tuple(self._waiting)
+
     def reason(self, job_id: str) -> str:
-        """Why a job waits, a sentence for people."""
+        """Why a job waits and who has what it waits for, a sentence for people."""
         counts = self._waiting[job_id]
         free = self.free()
         needed = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
         has = ", ".join(f"{free[kind]} {kind}" for kind in sorted(counts))
-        ahead = list(self._waiting).index(job_id)
-        queue = f"; {ahead} jobs wait before it" if ahead else ""
-        return f"waits for {needed}, free now: {has}{queue}"
+        # without its place in the queue, so that many that wait for the same are told of in one line
+        queue = "" if next(iter(self._waiting)) == job_id else "; others wait before it"
+        names = [self._names[holder] for holder in self._allocator.holders(counts)]
+        more = len(names) - _MOST_NAMED
+        # to name all but one takes no less room
+        shown = names if more <= 1 else [*names[:_MOST_NAMED], f"{more} more"]
+        held = f", held by {_listed(shown)}" if shown else ""
+        return f"waits for {needed}, free now: {has}{held}{queue}"
+
+
+def _listed(names: list[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last

@@ -35,6 +35,9 @@ __all__ = ["RequestHandler", "Server"]
 
 _R = TypeVar("_R", bound="messages.Request")
 
+#: most waiting jobs that are told of each change of what they wait for
+_MOST_TOLD = 4
+
 
 class RequestHandler:
     """Carries out requests; each gets one reply on the channel it came by.
@@ -46,6 +49,7 @@ class RequestHandler:
         runner: starts and ends jobs.
         known_ids: ids that the run has used already.
         on_submit: called before each start.
+        on_changed: called with a job that waits for something else now.
         settle_interrupts: calls back, in the order of the calls, once the runner got every SIGINT
             to the program's process group that was sent before.
         on_shutdown: called with the reply to give once everything has ended.
@@ -58,6 +62,7 @@ class RequestHandler:
         *,
         known_ids: set[str],
         on_submit: Callable[[], None],
+        on_changed: Callable[[JobEntry], None],
         settle_interrupts: Callable[[Callable[[], None]], None],
         on_shutdown: Callable[[Callable[[], None]], None],
     ) -> None:
@@ -65,6 +70,7 @@ class RequestHandler:
         self._runner = runner
         self._ids = known_ids
         self._on_submit = on_submit
+        self._on_changed = on_changed
         self._settle_interrupts = settle_interrupts
         self._on_shutdown = on_shutdown
         self._devices = DeviceQueue()
@@ -111,7 +117,16 @@ class RequestHandler:
                 continue
             launch = self._waiting.pop(allocation.job_id)
             self._runner.start(values.evolve(launch, grants=self._devices.grants(allocation)))
+        self._tell_reasons()
         self._answer_endings()
+
+    def _tell_reasons(self) -> None:
+        """Tell why jobs wait where that has changed: those that are next, since there may be many."""
+        for job_id in self._devices.waiting()[:_MOST_TOLD]:
+            entry, reason = self._table[job_id], self._devices.reason(job_id)
+            if entry.waiting != reason:
+                entry.waiting = reason
+                self._on_changed(entry)
 
     def _answer_endings(self) -> None:
         for channel, number in tuple(self._ending):
@@ -165,7 +180,7 @@ class RequestHandler:
         allocation: Allocation | None = None
         if counts:
             try:
-                allocation = self._devices.request(job_id, counts)
+                allocation = self._devices.request(job_id, counts, spec.name)
             except ResourceError as error:
                 # the submitter does not know that id
                 words = str(error).replace(repr(job_id), repr(spec.name))
@@ -327,6 +342,7 @@ class Server:
             self._runner,
             known_ids=read_ids(options.run_directory),
             on_submit=self._on_submit,
+            on_changed=self._on_changed,
             settle_interrupts=self._settle_interrupts,
             on_shutdown=self._end,
         )
