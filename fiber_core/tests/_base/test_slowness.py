@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from fiber._base.slowness import slow_ones
+from fiber._base.slowness import compare, lately, slow_ones
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,14 @@ def test_the_median_is_that_of_the_others_alone():
     for name, others in found.items():
         rest = [value for other, value in seconds.items() if other != name]
         assert others == statistics.median(rest)
+
+
+def test_workers_are_compared_by_kind_of_task_once_each_has_eight_reports():
+    reports = {number: [("a", 1.0)] * 8 + [("b", 1.0)] * 2 for number in range(3)}
+    # one long task is none of the worker's affair
+    reports[0] = [("a", 60.0), *[("a", 1.0)] * 8]
+    reports["slow"] = [*[("b", 0.1)] * 7, *[("a", 3.0)] * 8]
+
+    assert compare(reports) == {"a": {0: (1, None), 1: (1, None), 2: (1, None), "slow": (3, 1)}}
+    # of the last kind of the others there are too few
+    assert lately(reports) == {0: (1, None), "slow": (3, 1)}

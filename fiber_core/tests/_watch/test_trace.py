@@ -69,8 +69,8 @@ def test_it_has_every_task_in_its_workers_row_and_marks_of_what_went_wrong(pool,
     (death,) = [mark for mark in marks if mark["args"].get("kind") == "death"]
     assert (death["args"]["again"], death["args"]["given_up"]) == (1, 0)
     (failed,) = [mark for mark in marks if mark["args"].get("kind") == "failed"]
-    assert failed["name"] == "fail_at[0] failed: ValueError"
-    assert failed["args"]["count"] == 1
+    assert failed["name"] == "fail_at[0] failed: ValueError: bad 1"
+    assert (failed["args"]["count"], failed["args"]["text"]) == (1, "bad 1")
     ready = [event["args"]["ready"] for event in events if event["ph"] == "C"]
     assert 2 in ready
     # no task of a row begins before the one before it has ended

@@ -40,7 +40,14 @@ def workers(at, ready, missing):
 
 
 BEGIN = mark(0, 0)
-FAILED = {"kind": "failed", "function": "train", "item": 613, "error": "ValueError", "count": 1}
+FAILED = {
+    "kind": "failed",
+    "function": "train",
+    "item": 613,
+    "error": "ValueError",
+    "text": "negative mass",
+    "count": 1,
+}
 DEATH = {"kind": "death", "reason": "OOM", "again": 2, "given_up": 1}
 #: what is in a trace, and the words that tell what to change
 ADVICE = {
@@ -78,7 +85,10 @@ ADVICE = {
     ),
     "failures": (
         [*(task(row, at, 1) for row in (1, 2) for at in range(8)), *[mark(0, 3, **FAILED)] * 2],
-        "2 tasks of train failed with ValueError, the first was train[613]: 'fiber top' shows the traceback",
+        (
+            "2 tasks of train failed with ValueError, the first was train[613]: negative mass; 'fiber top' "
+            "shows the traceback"
+        ),
     ),
     "a slow worker": (
         [

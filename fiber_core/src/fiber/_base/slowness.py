@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable, Mapping
-from typing import TypeVar
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 #: reports of a worker below which one cannot tell whether it was the worker or the task: of tasks whose times
 #: vary like those between random events one worker in twenty would be named with so many, one in seven with three
-FEW = 8
+_FEW = 8
 #: workers, this one among them, below which there is nothing to compare with
 _WORKERS = 3
 #: so many times as long as the others' the tasks of a slow worker take
@@ -17,6 +17,56 @@ _FACTOR = 2.0
 _SHORT = 1e-3
 
 Name = TypeVar("Name", bound=Hashable)
+Kind = TypeVar("Kind", bound=Hashable)
+
+
+class Lately(NamedTuple):
+    """How fast a worker is with tasks of one kind."""
+
+    #: seconds of its median task; None after too few reports
+    seconds: float | None = None
+    #: seconds of the median worker among the others, where this one is slow; else None
+    others: float | None = None
+
+
+def compare(
+    reports: Mapping[Name, Iterable[tuple[Kind, float]]],
+) -> dict[Kind, dict[Name, Lately]]:
+    """Compare workers with each other, for each kind of task; one long task makes no worker slow.
+
+    Args:
+        reports: of each worker the kind of each task, and its seconds.
+
+    Returns:
+        By kind the workers that have reported enough of it.
+    """
+    medians: dict[Kind, dict[Name, float]] = {}
+    for name, told in reports.items():
+        by_kind: dict[Kind, list[float]] = {}
+        for kind, seconds in told:
+            by_kind.setdefault(kind, []).append(seconds)
+        for kind, times in by_kind.items():
+            if len(times) >= _FEW:
+                medians.setdefault(kind, {})[name] = sorted(times)[len(times) // 2]
+    found: dict[Kind, dict[Name, Lately]] = {}
+    for kind, of_kind in medians.items():
+        slow = slow_ones(of_kind)
+        found[kind] = {name: Lately(own, slow.get(name)) for name, own in of_kind.items()}
+    return found
+
+
+def lately(reports: Mapping[Name, Sequence[tuple[Kind, float]]]) -> dict[Name, Lately]:
+    """How fast each worker was with the kind of task that it reported last.
+
+    Args:
+        reports: as those of :func:`compare`, oldest first.
+    """
+    compared = compare(reports)
+    return {
+        name: compared[told[-1][0]][name]
+        for name, told in reports.items()
+        if told and name in compared.get(told[-1][0], {})
+    }
 
 
 def slow_ones(medians: Mapping[Name, float]) -> dict[Name, float]:

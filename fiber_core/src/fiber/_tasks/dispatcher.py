@@ -14,13 +14,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from fiber._base.slowness import Lately, lately
 from fiber._tasks import protocol
 from fiber._tasks.call import Call, Sink
 from fiber._tasks.outcomes import ReceivedOutcomes, read_error
 from fiber._tasks.pending import events
 from fiber._tasks.pending.policy import RetryPolicy
 from fiber._tasks.pending.table import PendingTable
-from fiber._tasks.pending.views import Lately, lately
 from fiber._tasks.protocol import Mode
 from fiber._tasks.session import Session
 from fiber._tasks.shared_payload import PayloadStore, SharedFunctions
@@ -218,7 +218,7 @@ class Mishaps:
                     Mishap(
                         function,
                         index,
-                        _text_of(error),
+                        f"{type(error).__name__}: {text_of(error)}"[:_MOST_TEXT],
                         time.time(),
                         _traceback_of(error),
                         str(getattr(kept, "task", "")),
@@ -227,14 +227,13 @@ class Mishaps:
                 )
 
 
-def _text_of(error: BaseException) -> str:
-    name = type(error).__name__
+def text_of(error: BaseException) -> str:
+    """Return the text of an error, whatever that is, shortened."""
     try:
-        text = str(error)
+        return str(error)[:_MOST_TEXT]
     # the user's own code
     except Exception:
-        text = "(its text cannot be made)"
-    return f"{name}: {text}"[:_MOST_TEXT]
+        return "(its text cannot be made)"
 
 
 def _traceback_of(error: BaseException) -> str:

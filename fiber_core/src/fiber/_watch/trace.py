@@ -22,7 +22,7 @@ from multiprocessing import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TextIO, TypeVar
 
-from fiber._tasks.dispatcher import Tracer
+from fiber._tasks.dispatcher import Tracer, text_of
 from fiber._workers.group import WorkerGroup
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ log = logging.getLogger("fiber")
 
 #: most events that wait to be written; more are counted only
 _MOST_WAITING = 500_000
+#: most characters of the text of an error
+_MOST_TEXT = 200
 #: row of the pool itself
 _POOL_ROW = 0
 
@@ -200,12 +202,11 @@ class GroupTrace:
         """Some tasks have failed."""
         for index, error in errors.items():
             if error is not None:
-                # a trace holds no arguments, and the text of an error may
-                name = type(error).__name__
-                text = f"{call.name}[{index}] failed: {name}"
+                name, said = type(error).__name__, " ".join(text_of(error).split())[:_MOST_TEXT]
+                text = f"{call.name}[{index}] failed: {name}{f': {said}' if said else ''}"
                 count = sum(one is not None for one in errors.values())
-                facts = {"function": call.name, "item": index, "error": name, "count": count}
-                self._mark(_POOL_ROW, text, kind="failed", **facts)
+                facts = {"function": call.name, "item": index, "error": name, "text": said}
+                self._mark(_POOL_ROW, text, kind="failed", count=count, **facts)
                 return
 
     def look(self) -> None:
@@ -250,7 +251,7 @@ class GroupTrace:
                 return f"{record.name} on {host}" if host else record.name
         return worker
 
-    def _mark(self, row: int, text: str, **facts: Any) -> None:
+    def _mark(self, row: int, text: str, /, **facts: Any) -> None:
         self._trace.put(
             {
                 "name": text,

@@ -7,7 +7,6 @@ to change.
 from __future__ import annotations
 
 import json
-import statistics
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import attrs
 import click
 
-from fiber._base.slowness import FEW, slow_ones
+from fiber._base.slowness import compare
 from fiber.cli.errors import plain
 from fiber.cli.options import json_option
 from fiber.cli.show import span
@@ -97,9 +96,10 @@ class FunctionSummary:
     longest: float = 0.0
     bytes_in: int = 0
     bytes_out: int = 0
-    #: tasks that failed, by the class of their error, and an item of each class
+    #: tasks that failed, by the class of their error; of each class the first item, and the text of its error
     failures: dict[str, int] = attrs.field(factory=dict)
     failed_items: dict[str, int] = attrs.field(factory=dict)
+    failed_texts: dict[str, str] = attrs.field(factory=dict)
 
 
 @attrs.define
@@ -175,6 +175,8 @@ def analyse(events: list[dict[str, Any]]) -> Summary:
         one = functions.setdefault(name, FunctionSummary(name))
         one.failures[error] = one.failures.get(error, 0) + failed["count"]
         one.failed_items.setdefault(error, failed["item"])
+        # a trace of an older fiber has no text
+        one.failed_texts.setdefault(error, failed.get("text", ""))
     missing, wanted, reason = _missing(events, end)
     busy = sum(task["dur"] for task in tasks) / 1e6
     ends = {e["tid"]: e["ts"] / 1e6 for e in marks if e["args"].get("kind") in {"death", "end"}}
@@ -234,23 +236,18 @@ def _slow_workers(
     events: list[dict[str, Any]], rows: dict[int, list[dict[str, Any]]]
 ) -> list[SlowWorker]:
     names = {e["tid"]: e["args"]["name"] for e in events if e.get("name") == "thread_name"}
-    #: by function and row the median of a task, which one long task does not move as it does the mean
-    medians: dict[str, dict[int, float]] = {}
-    for tid, row in rows.items():
-        spent: dict[str, list[float]] = {}
-        for task in row:
-            spent.setdefault(task["name"], []).append(
-                task["args"]["seconds"] / task["args"]["count"]
-            )
-        for function, times in spent.items():
-            # of fewer one cannot tell whether it was the worker or the task
-            if len(times) >= FEW:
-                medians.setdefault(function, {})[tid] = statistics.median(times)
-    found = []
-    for function, by_row in medians.items():
-        for tid, others in slow_ones(by_row).items():
-            name = names.get(tid, f"worker {tid}")
-            found.append(SlowWorker(name, function, by_row[tid], others))
+    compared = compare(
+        {
+            tid: [(one["name"], one["args"]["seconds"] / one["args"]["count"]) for one in row]
+            for tid, row in rows.items()
+        }
+    )
+    found = [
+        SlowWorker(names.get(tid, f"worker {tid}"), function, one.seconds, one.others)
+        for function, of_rows in compared.items()
+        for tid, one in of_rows.items()
+        if one.seconds is not None and one.others is not None
+    ]
     return sorted(found, key=lambda one: -one.seconds / one.others)
 
 
@@ -292,11 +289,11 @@ _MISSING = 0.05
 def _advice(found: Summary) -> Iterator[str]:
     for one in found.functions:
         for error, failures in one.failures.items():
-            item = f"{one.name}[{one.failed_items[error]}]"
+            item, text = f"{one.name}[{one.failed_items[error]}]", one.failed_texts[error]
             yield (
-                f"{_count(failures, 'task')} of {one.name} failed with {error}, the first was {item}: 'fiber top' "
-                "shows the traceback (t) while the program runs, and if that is run with FIBER_KEEP_FAILED=1, 'fiber "
-                "replay' runs the task again"
+                f"{_count(failures, 'task')} of {one.name} failed with {error}, the first was {item}"
+                f"{f': {text}' if text else ''}; 'fiber top' shows the traceback (t) while the program runs, and if "
+                "that is run with FIBER_KEEP_FAILED=1, 'fiber replay' runs the task again"
             )
     # a missing one of a hundred is as good as none, and one of eight is not
     if found.wanted and found.missing >= 0.5 and found.missing / found.wanted >= _MISSING:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from fiber._base import values
-from fiber._base.slowness import FEW, slow_ones
 from fiber._tasks.pending.batching import Pace
 from fiber._tasks.pending.call_state import CallState
 from fiber._tasks.pending.worker_state import Entry, WorkerState
@@ -86,39 +84,6 @@ class Holding(NamedTuple):
     done: int = 0
     #: of its last reports, oldest first, the pace of their call and the seconds of one item
     reports: tuple[tuple[Pace, float], ...] = ()
-
-
-class Lately(NamedTuple):
-    """How fast a worker was lately."""
-
-    #: seconds of its median item, of the call that it reported last; None after too few reports
-    seconds: float | None = None
-    #: seconds of the median worker among the others, where this one is slow; else None
-    others: float | None = None
-
-
-def lately(reports: Mapping[str, tuple[tuple[Pace, float], ...]]) -> dict[str, Lately]:
-    """How fast each worker was lately, and which of them are slow.
-
-    Args:
-        reports: those of each worker, as :class:`Holding` has them.
-    """
-    medians: dict[Pace, dict[str, float]] = {}
-    for worker, told in reports.items():
-        by_pace: dict[Pace, list[float]] = {}
-        for pace, seconds in told:
-            by_pace.setdefault(pace, []).append(seconds)
-        for pace, times in by_pace.items():
-            if len(times) >= FEW:
-                times.sort()
-                medians.setdefault(pace, {})[worker] = times[len(times) // 2]
-    slow = {pace: slow_ones(of_workers) for pace, of_workers in medians.items()}
-    found = {}
-    for worker, told in reports.items():
-        if told and told[-1][0] in medians:
-            last = told[-1][0]
-            found[worker] = Lately(medians[last].get(worker), slow[last].get(worker))
-    return found
 
 
 class Totals(NamedTuple):
