@@ -1,20 +1,22 @@
 """What runs on hosts: its folder, its ports, its messages, a job's log, and the runs that it finds."""
 
-import json
 import os
 import struct
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from commands import ran
+from fiber.model import JobSpec, JobState, ProcessStatus, Reason, ReasonKind
 from fiber_ssh.agent_archive import loader_source
 from fiber_ssh.remote.kernel import bound_port, clock
 from fiber_ssh.remote.logfile import LogReader, LogWriter, offset_of_tail
 from fiber_ssh.remote.runs import Run, load_runs
 from fiber_ssh.remote.wire import Data, Decoder, pack, pack_data
+from making import making
 
 _TAKE = """
 import os, socket, sys
@@ -35,9 +37,9 @@ print("taken")
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::"])
 def test_no_other_user_can_take_the_port_of_a_job_that_does_not_listen_yet(host):
     bound, port = bound_port()
-    with bound:
-        words = [sys.executable, "-c", _TAKE, host, str(port)]
-        other = ran(words)
+    words = [sys.executable, "-c", _TAKE, host, str(port)]
+    other = ran(words)
+    os.close(bound)
 
     assert other.stdout == ""
     assert "Address already in use" in other.stderr
@@ -82,27 +84,45 @@ class TestRuns:
 
     @pytest.fixture
     def left(self, tmp_path):
-        """A run with an ended job."""
-        folder = tmp_path / "runs" / "0badcafe" / "job"
-        folder.mkdir(parents=True)
-        record = {"id": "job", "state": "failed", "detached": False}
-        (folder / "job.json").write_text(json.dumps(record))
-        return str(tmp_path)
+        """A run whose agent was killed: one job ran, one had ended, one was forgotten."""
+        run = Run(str(tmp_path), "0badcafe")
+        for name in ("ran", "ended", "forgotten"):
+            spec = JobSpec(run_id=run.id, name=name, argv=("x",), detached=name == "ended")
+            run.journal.submitted(name, spec, None, "alpha")
+            run.journal.started(name, 0, os.getpid())
+        code = Reason(ReasonKind.EXIT, 3)
+        end = ProcessStatus(index=0, state=JobState.FAILED, reason=code, exit_code=3)
+        run.journal.ended("ended", end)
+        for name in ("ran", "ended"):
+            Path(run.folder_of(name)).mkdir()
+        yield run
+        run.remove()
 
-    def test_its_owner_has_as_long_as_it_said_to_be_heard_of_again(self, left):
-        Run(left, "0badcafe").attached(2.5)
+    @pytest.fixture
+    def found(self, left, tmp_path):
+        """What the next agent finds."""
+        with making(lambda: next(load_runs(str(tmp_path))), Run.remove) as found:
+            yield found
+
+    def test_its_owner_has_as_long_as_it_said_to_be_heard_of_again(self, left, found):
+        left.attached(2.5)
         before = clock()
-        (run,) = load_runs(left)
+        run = found()
         assert run.lease == 2.5
         assert before + 2.5 <= run.expires <= clock() + 2.5
-        assert list(run.jobs) == ["job"]
+
+    def test_its_jobs_have_ended_as_they_did_or_with_their_agent_and_stay_so(self, found):
+        for run in (found(), found()):
+            ends = {
+                job.id: (job.record["reason"], job.record["detached"]) for job in run.jobs.values()
+            }
+            assert ends == {"ran": (["node_lost", None], False), "ended": (["exit", 3], True)}
 
     @pytest.mark.parametrize("said", [None, "", "nonsense"])
-    def test_without_a_word_of_its_owner_it_has_the_usual_lease(self, left, said, tmp_path):
+    def test_without_a_word_of_its_owner_it_has_the_usual_lease(self, left, found, said):
         if said is not None:
-            (tmp_path / "runs" / "0badcafe" / "lease").write_text(said)
-        (run,) = load_runs(left)
-        assert run.lease == 30.0
+            Path(left.directory, "lease").write_text(said)
+        assert found().lease == 30.0
 
 
 def plain(found):

@@ -97,12 +97,11 @@ def test_an_incompatible_host_is_reported_with_the_fix(fields, expected):
     assert bool(words) == bool(expected)
 
 
-def test_the_archive_is_the_same_each_time_and_small():
+def test_the_archive_is_the_same_each_time():
     first = agent_archive()
     agent_archive.cache_clear()
 
     assert agent_archive() == first
-    assert len(first[1]) < 40_000
 
 
 def test_patterns_name_files_and_folders_and_a_changed_file_has_another_digest(tmp_path):

@@ -4,7 +4,8 @@ The agent is what stands between a job and the kernel. It runs in two ways: as t
 supervisor** of a run (:mod:`~fiber._agent.supervisor`, a fork server that serves its master over
 inherited sockets), and as the **job supervisor** of one remote job (:mod:`~fiber._agent.job`,
 ``python -m fiber._agent.job``, often process 1 of a container). Both use the same runner, job
-table, output and control groups.
+table, output and control groups; so do agents of backends on hosts that need not have Fiber, for
+which the runner and all that it imports keep to the standard library.
 
 Invariants:
 

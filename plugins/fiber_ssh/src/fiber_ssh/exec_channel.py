@@ -133,7 +133,7 @@ def open_agent(
     try:
         channel.settimeout(timeout)
         channel.exec_command(python_command(python, loader_source()))
-        channel.sendall(f"{len(request):8d}".encode() + request + archive)
+        channel.sendall(f"{len(request):8d}".encode() + request)
         greeting = _read_greeting(channel, name, python)
         version = ".".join(map(str, greeting["python"]))
         if greeting.get("problem"):
@@ -145,6 +145,8 @@ def open_agent(
                 "another one with 'python = …' in the hosts file, or with FIBER_SSH_PYTHON"
             )
             raise BackendUnavailableError(msg)
+        if greeting.get("lacks"):
+            channel.sendall(archive)
         channel.settimeout(None)
     except CONNECTION_ERRORS as error:
         channel.close()

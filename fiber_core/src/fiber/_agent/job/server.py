@@ -205,6 +205,8 @@ class JobServer:
         self._sinks = sinks = open_sinks(
             self._loop, self._descriptors, self._resume, self._forwarder, config.prefix.encode()
         )
+        # never opened: the parent gets all statuses
+        journal = Journal(self._directory, self._notice)
         self._runner = JobRunner(
             SupervisorOptions(
                 run_id=own.credentials.run_id,
@@ -218,14 +220,10 @@ class JobServer:
             loop=self._loop,
             descriptors=self._descriptors,
             table=self._table,
-            # never opened: the parent gets all statuses
-            journal=Journal(self._directory, self._notice),
-            sinks=sinks,
+            journal=lambda _: journal,
+            sinks=lambda _: sinks,
             descriptor_limit=descriptor_limit,
             on_changed=self._on_changed,
-            on_channel=lambda _owner, descriptor: os.close(descriptor),
-            on_process_end=lambda _owner: None,
-            on_job_end=lambda _job: None,
             on_notice=self._notice,
             confiner=JobConfiner(enforce=config.enforce_limits),
         )

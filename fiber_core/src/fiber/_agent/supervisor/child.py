@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from fiber._agent.supervisor import kernel
 from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.inherited import Inheritance, inherit
-from fiber._agent.supervisor.jobs import NOT_STARTED
+from fiber._agent.supervisor.jobs import NOT_RUNNABLE, NOT_STARTED
 from fiber._base import values
 from fiber._base.entry_points import load_object
 from fiber.model import JobSpec
@@ -95,7 +95,7 @@ def become(plan: ChildPlan) -> NoReturn:
         words = str(error) or type(error).__name__
         with contextlib.suppress(OSError):
             os.write(plan.report, words.encode("utf-8", "replace")[:4000])
-        os._exit(NOT_STARTED)
+        os._exit(NOT_RUNNABLE if isinstance(error, PermissionError) else NOT_STARTED)
     os._exit(_call(function, plan))
 
 
@@ -169,7 +169,8 @@ def _execute(plan: ChildPlan) -> NoReturn:
         os.execvpe(plan.argv[0], list(plan.argv), environ)  # noqa: S606 - that is the job
     except OSError as error:
         msg = f"cannot run {plan.argv[0]!r}: {error.strerror or error}"
-        raise OSError(msg) from error
+        kind = OSError if isinstance(error, FileNotFoundError) else PermissionError
+        raise kind(msg) from error
 
 
 def _announce(plan: ChildPlan) -> Any:

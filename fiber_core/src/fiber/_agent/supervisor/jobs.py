@@ -14,6 +14,7 @@ from fiber._base import values
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
 __all__ = [
+    "NOT_RUNNABLE",
     "NOT_STARTED",
     "ExitReport",
     "JobEntry",
@@ -223,8 +224,9 @@ def combine(processes: Sequence[ProcessStatus], *, host: str | None) -> JobStatu
     )
 
 
-#: exit code of a process that never came to run what was asked for, as shells have it
-NOT_STARTED = 127
+#: exit code of a process that never came to run what was asked for, as shells have it: because the
+#: program is there and cannot be run, or for another reason
+NOT_RUNNABLE, NOT_STARTED = 126, 127
 
 _MB = 1 << 20
 

@@ -22,7 +22,15 @@ from fiber.backend_parts.liveness import Liveness, is_same, start_time
 from fiber.backend_parts.liveness import Owner as Process
 from fiber.model import Job, JobSpec, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
-__all__ = ["JOURNAL", "Journal", "JournalReader", "JournaledJob", "read_ids", "read_journal"]
+__all__ = [
+    "JOURNAL",
+    "Journal",
+    "JournalReader",
+    "JournaledJob",
+    "lost_process",
+    "read_ids",
+    "read_journal",
+]
 
 #: name of the file in a run directory
 JOURNAL = "jobs.jsonl"
@@ -63,6 +71,7 @@ class Journal:
                 "argv": list(spec.argv),
                 "processes": spec.processes,
                 "parent": None if owner is None else owner[0],
+                "detached": spec.detached,
                 "host": host,
                 "supervisor": list(self._supervisor),
                 "time": time.time(),
@@ -135,6 +144,8 @@ class JournaledJob:
     argv: tuple[str, ...]
     #: the job that submitted it; None for the master's
     parent: str | None
+    #: True where it outlives the program that submitted it
+    detached: bool = False
     #: where it runs
     host: str
     #: its supervisor
@@ -177,7 +188,7 @@ class JournaledJob:
             )
         is_lost = watched is Liveness.DEAD
         return combine(
-            [_lost(p) if is_lost and not p.state.is_terminal else p for p in self.processes],
+            [lost_process(p) if is_lost and not p.state.is_terminal else p for p in self.processes],
             host=self.host,
         )
 
@@ -195,7 +206,8 @@ class JournaledJob:
         )
 
 
-def _lost(process: ProcessStatus) -> ProcessStatus:
+def lost_process(process: ProcessStatus) -> ProcessStatus:
+    """A process that ended with its supervisor."""
     return values.evolve(
         process,
         state=JobState.FAILED,
@@ -267,6 +279,7 @@ def _apply(jobs: dict[str, JournaledJob], event: dict[str, Any]) -> None:
             run_id=event["run"],
             argv=tuple(event["argv"]),
             parent=event["parent"],
+            detached=event.get("detached", False),
             host=event["host"],
             supervisor=supervisor,
             submitted=event["time"],

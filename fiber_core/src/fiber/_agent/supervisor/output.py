@@ -16,17 +16,29 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._base.loop import Loop, Timer
 from fiber._wire.descriptors import borrowed_socket
 
-__all__ = ["LineBuffer", "LinePrefix", "LineTail", "LogFile", "OutputRelay", "Sink"]
+__all__ = ["LineBuffer", "LinePrefix", "LineTail", "LogFile", "OutputRelay", "OutputTarget", "Sink"]
 
 #: bytes in one write: a pipe that polls as writable takes this many without blocking
 _PIECE = 4096
 #: buffered bytes above which writers are to be held back, and below which they may go on
 _HIGH, _LOW = 1 << 20, 1 << 19
+
+
+class OutputTarget(Protocol):
+    """Where a relay writes what it reads, apart from the job's log."""
+
+    @property
+    def is_full(self) -> bool:
+        """True while nothing more is to be read."""
+
+    def write(self, data: bytes) -> None:
+        """Take bytes; never blocks."""
 
 
 class Sink:
@@ -312,7 +324,7 @@ class OutputRelay:
         *,
         loop: Loop,
         descriptors: Descriptors,
-        sink: Sink | None,
+        sink: OutputTarget | None,
         log: LogFile,
         tail: LineTail,
         partial_line: float,

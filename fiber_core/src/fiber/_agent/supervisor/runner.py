@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fiber._agent.supervisor import orphans
@@ -19,6 +19,7 @@ from fiber._agent.supervisor.child import ChildPlan, Spawned, forks_entries, spa
 from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.devices import Grant
 from fiber._agent.supervisor.jobs import (
+    ExitReport,
     JobEntry,
     JobTable,
     Owner,
@@ -28,7 +29,7 @@ from fiber._agent.supervisor.jobs import (
 )
 from fiber._agent.supervisor.journal import Journal
 from fiber._agent.supervisor.messages import SupervisorOptions
-from fiber._agent.supervisor.output import LineTail, LogFile, OutputRelay, Sink
+from fiber._agent.supervisor.output import LineTail, LogFile, OutputRelay, OutputTarget
 from fiber._base import values
 from fiber._base.loop import Loop, Timer
 from fiber.model import JobSpec
@@ -219,8 +220,8 @@ class JobRunner:
         loop: runs the callbacks.
         descriptors: owns all descriptors.
         table: the job table.
-        journal: the run's journal.
-        sinks: standard output and error of the starter; empty for detached jobs.
+        journal: returns the journal of a job's run, by the job's id.
+        sinks: returns where a job's standard output and error go besides its log, by the job's id.
         descriptor_limit: soft limit of open files that processes get.
         on_changed: called with a job after each change of its status.
         on_channel: called with a process's owner key and the supervisor's end of its channel.
@@ -237,14 +238,14 @@ class JobRunner:
         loop: Loop,
         descriptors: Descriptors,
         table: JobTable,
-        journal: Journal,
-        sinks: tuple[Sink, ...],
+        journal: Callable[[str], Journal],
+        sinks: Callable[[str], Sequence[OutputTarget]],
         descriptor_limit: int | None,
         on_changed: Callable[[JobEntry], None],
-        on_channel: Callable[[Owner, int], None],
-        on_process_end: Callable[[Owner], None],
-        on_job_end: Callable[[str], None],
         on_notice: Callable[[str], None],
+        on_channel: Callable[[Owner, int], None] = lambda _, descriptor: os.close(descriptor),
+        on_process_end: Callable[[Owner], None] = lambda _: None,
+        on_job_end: Callable[[str], None] = lambda _: None,
         confiner: Confiner | None = None,
     ) -> None:
         self._options = options
@@ -270,7 +271,7 @@ class JobRunner:
 
     def hold(self, launch: Launch) -> None:
         """Enter a waiting job in the journal; :meth:`start` or :meth:`kill` follows."""
-        self._journal.submitted(launch.job_id, launch.spec, launch.owner, self._options.host)
+        self._enter(launch)
         self._on_changed(self._table[launch.job_id])
 
     def start(self, launch: Launch) -> None:
@@ -286,7 +287,6 @@ class JobRunner:
             log=log,
             confinement=confinement,
             warnings=warnings,
-            answered=launch.accepted,
         )
         self._running[launch.job_id] = running
         entry = spec.entry if forks_entries() else None
@@ -296,7 +296,7 @@ class JobRunner:
             except OSError as error:
                 self._give_up(running, f"cannot start a process: {error.strerror or error}")
                 return
-        if entry is not None or launch.accepted:
+        if entry is not None:
             self._answer(running)
 
     def _fork(self, running: RunningJob, index: int, entry: str | None) -> None:
@@ -327,12 +327,13 @@ class JobRunner:
         tail = LineTail(self._options.tail)
         process = RunningProcess(index=index, spawned=spawned, tail=tail, relays=[])
         running.processes[index] = process
+        sinks = self._sinks(launch.job_id)
         for which, descriptor in enumerate((spawned.stdout, spawned.stderr)):
             relay = OutputRelay(
                 descriptor,
                 loop=self._loop,
                 descriptors=self._descriptors,
-                sink=self._sinks[which] if self._sinks else None,
+                sink=sinks[which] if sinks else None,
                 log=running.log,
                 tail=tail,
                 partial_line=self._timing.partial_line,
@@ -368,9 +369,11 @@ class JobRunner:
         entry = self._table.get(running.launch.job_id)
         if running.answered or entry is None or entry.refused:
             return
-        if process.failure:
+        processes = running.processes.values()
+        if process.failure and not running.launch.accepted:
             self._refuse(running, process.failure)
-        elif not any(p.reporting for p in running.processes.values()):
+        # of one that was accepted and cannot be run its end tells so
+        elif not any(p.reporting for p in processes) and not all(p.failure for p in processes):
             self._answer(running)
 
     def _answer(self, running: RunningJob) -> None:
@@ -380,9 +383,9 @@ class JobRunner:
             for warning in running.warnings:
                 self._on_notice(f"{launch.spec.name}: {warning}")
         else:
-            self._journal.submitted(launch.job_id, launch.spec, launch.owner, self._options.host)
+            self._enter(launch)
         for index, process in running.processes.items():
-            self._journal.started(launch.job_id, index, process.spawned.pid)
+            self._journal(launch.job_id).started(launch.job_id, index, process.spawned.pid)
         if not launch.accepted:
             launch.answer("", running.warnings)
         self._on_changed(self._table[launch.job_id])
@@ -404,6 +407,10 @@ class JobRunner:
         self.kill(entry)
         if not entry.pids:
             self._close(running, entry)
+
+    def _enter(self, launch: Launch) -> None:
+        journal = self._journal(launch.job_id)
+        journal.submitted(launch.job_id, launch.spec, launch.owner, self._options.host)
 
     # -- ending -----------------------------------------------------------------------------
 
@@ -488,9 +495,13 @@ class JobRunner:
         self.signal(entry, None, signal.SIGKILL, group=True)
 
     def _abandon(self, entry: JobEntry, signum: int) -> None:
-        self._table.abandoned(entry.id, ended_before_start(signum))
+        self.abandon(entry, ended_before_start(signum))
+
+    def abandon(self, entry: JobEntry, report: ExitReport) -> None:
+        """End a job that is held and will never start."""
+        self._table.abandoned(entry.id, report)
         for process in entry.processes:
-            self._journal.ended(entry.id, process)
+            self._journal(entry.id).ended(entry.id, process)
         self._on_changed(entry)
         self._forget(entry.id)
 
@@ -550,7 +561,7 @@ class JobRunner:
         self._on_process_end((entry.id, index))
         status = self._table.status(entry.id)
         if not entry.refused:
-            self._journal.ended(entry.id, status.processes[index])
+            self._journal(entry.id).ended(entry.id, status.processes[index])
             self._on_changed(entry)
         if status.state.is_terminal:
             self._close(running, entry)

@@ -12,13 +12,19 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
+from fiber._agent.supervisor.descriptors import Descriptors
+from fiber._agent.supervisor.jobs import JobEntry, JobTable, not_started
+from fiber._agent.supervisor.kernel import adopt_orphans
+from fiber._agent.supervisor.messages import SupervisorOptions
+from fiber._agent.supervisor.runner import JobRunner, Launch
+from fiber._base import values
 from fiber._base.loop import Loop
 from fiber_ssh.remote.connection import Connection, Follower
-from fiber_ssh.remote.job import Job
-from fiber_ssh.remote.kernel import clock, kill_marked
+from fiber_ssh.remote.job import Job, directory_for, environ_of, spec_of
+from fiber_ssh.remote.kernel import bound_port, clock, complain, kill_marked
 from fiber_ssh.remote.runs import Run, load_runs
 from fiber_ssh.remote.wire import Message
 
@@ -32,7 +38,7 @@ class RequestError(Exception):
 
 
 class Agent:
-    """Serves connections until nobody needs it.
+    """Serves connections until nobody needs it; a job of the runner's has one process.
 
     Args:
         root: its folder.
@@ -45,23 +51,49 @@ class Agent:
         self._loop = Loop(clock)
         self._runs = {run.id: run for run in load_runs(root)}
         self._connections: list[Connection] = []
-        self._by_pid: dict[int, tuple[Run, Job]] = {}
+        #: jobs of the runner
+        self._jobs: dict[str, tuple[Run, Job]] = {}
+        self._changed: dict[str, tuple[Run, Job]] = {}
+        self._table = JobTable(os.uname().nodename)
+        self._runner = JobRunner(
+            SupervisorOptions(
+                run_id="",
+                run_directory=root,
+                master=None,
+                host=os.uname().nodename,
+                tail=0,
+                keeps_logs=False,
+                offers_channels=False,
+            ),
+            loop=self._loop,
+            descriptors=Descriptors(),
+            table=self._table,
+            journal=lambda job_id: self._jobs[job_id][0].journal,
+            sinks=lambda job_id: self._jobs[job_id][1].sinks,
+            descriptor_limit=None,
+            on_changed=self._on_changed,
+            on_job_end=lambda job_id: self._jobs[job_id][1].close(),
+            on_notice=complain,
+        )
         # who waits until a run is over: connection, number of the request, run
         self._waiting: list[tuple[Connection, int, Run]] = []
         self._beat = 0
         self._next_beat = 0.0
 
     def serve(self) -> None:
-        """Do all there is to do."""
-        # each wakes the loop, which then reaps
-        self._loop.on_signals([signal.SIGCHLD], lambda _: None)
+        """Do all there is to do.
+
+        Raises:
+            InChild: in each forked child.
+        """
+        adopt_orphans()
+        self._loop.on_signals([signal.SIGCHLD], lambda _: self._runner.reap())
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._listener.setblocking(False)
         self._loop.on_readable(self._listener.fileno(), self._accept)
         while True:
             self._loop.run_once(self._due())
             self._end_leases()
-            self._reap()
             self._settle()
             self._send_beats()
             if not self._connections and not any(map(self._needs_us, self._runs.values())):
@@ -73,10 +105,9 @@ class Agent:
     # -- time
 
     def _due(self) -> float:
-        times = [job.due for run in self._runs.values() for job in run.alive()]
-        times += [run.expires for run in self._runs.values() if not run.is_over]
+        times = [run.expires for run in self._runs.values() if not run.is_over]
         times += [self._next_beat] if any(c.owns for c in self._connections) else []
-        return min((t for t in times if t is not None), default=clock() + _FOREVER)
+        return min(times, default=clock() + _FOREVER)
 
     def _end_leases(self) -> None:
         now = clock()
@@ -84,7 +115,8 @@ class Agent:
             if not run.is_over and now >= run.expires:
                 run.is_over = True
                 for job in run.alive(detached=False):
-                    job.doom("lease", f"nothing was heard of its owner for {run.lease:g} s")
+                    job.doom = "lease", f"nothing was heard of its owner for {run.lease:g} s"
+                    self._kill(job)
                 for connection in self._connections:
                     if connection.owns == run.id:
                         connection.close()
@@ -104,38 +136,29 @@ class Agent:
 
     # -- jobs
 
-    def _reap(self) -> None:
-        ended = frozenset(self._reaped())
+    def _on_changed(self, entry: JobEntry) -> None:
+        run, job = self._jobs[entry.id]
+        job.update(self._table.status(entry.id))
+        self._changed[job.id] = run, job
+
+    def _kill(self, job: Job) -> None:
+        entry = self._table.get(job.id)
+        if entry is not None:
+            self._runner.kill(entry)
+
+    def _settle(self) -> None:
+        changed, self._changed = self._changed, {}
+        ended = [job.id for _, job in changed.values() if job.has_ended]
         if ended:
             # one look at all processes for all jobs that ended
             kill_marked(ended)
-
-    def _reaped(self) -> Iterator[str]:
-        while True:
-            try:
-                flags = os.WNOHANG | os.WUNTRACED | os.WCONTINUED
-                pid, status, usage = os.wait4(-1, flags)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            found = self._by_pid.get(pid)
-            if found is None:
-                continue
-            run, job = found
-            if os.WIFEXITED(status) or os.WIFSIGNALED(status):
-                del self._by_pid[pid]
-                job.reaped(status, usage)
-                yield job.id
-            else:
-                job.reaped(status, usage)
+        for job_id in ended:
+            del self._jobs[job_id]
+        for run, job in changed.values():
+            # until it runs or has ended there is nothing new
+            if job.record["state"] != "pending":
                 self._tell(run, job)
-
-    def _settle(self) -> None:
         for run in list(self._runs.values()):
-            for job in run.alive():
-                if job.settle():
-                    self._tell(run, job)
             if run.is_condemned and not run.alive():
                 run.forget_attached()
                 run.is_condemned = False
@@ -206,7 +229,6 @@ class Agent:
         run = self._runs.get(run_id)
         if run is None:
             run = self._runs[run_id] = Run(self._root, run_id)
-            os.makedirs(run.directory, mode=0o700, exist_ok=True)
         for other in self._connections:
             if other.owns == run_id:
                 other.close()
@@ -240,16 +262,40 @@ class Agent:
         known = run.jobs.get(order["id"])
         if known is not None:
             return {"ok": {"job": known.record}}
-        order = {**order, "work": run.work}
-        told = ("id", "run", "name", "argv", "submitted", "detached")
-        record = {"state": "pending", **{key: order[key] for key in told}}
-        job = run.jobs[order["id"]] = Job(run.folder_of(order["id"]), record)
-        job.on_output = lambda: self._output_of(job)
-        job.start(order, self._loop)
-        if job.pid:
-            self._by_pid[job.pid] = (run, job)
-        self._tell(run, job)
+        job = run.jobs[order["id"]] = Job(run.folder_of(order["id"]), order)
+        self._start(run, job, order)
         return {"ok": {"job": job.record}}
+
+    def _start(self, run: Run, job: Job, order: Message) -> None:
+        job.on_output = lambda: self._output_of(job)
+        self._jobs[job.id] = run, job
+        environ = environ_of(order)
+        launch = Launch(
+            job_id=job.id,
+            spec=spec_of(order),
+            environ=environ,
+            cwd=self._root,
+            owner=None,
+            answer=lambda _words, _warnings: None,
+            accepted=True,
+        )
+        entry = self._table.add(job.id, owner=None, processes=1)
+        self._runner.hold(launch)
+        port = None
+        try:
+            job.open()
+            cwd = directory_for(order, run.work)
+            if order.get("landing"):
+                port, job.record["landing"] = bound_port()
+                os.set_inheritable(port, True)
+                environ["FIBER_REACH"] = f"streams:fd:{port}"
+        except OSError as error:
+            self._runner.abandon(entry, not_started(f"it cannot be started: {error}"))
+        else:
+            self._runner.start(values.evolve(launch, cwd=cwd))
+        # a forked child, which unwinds from the start, keeps it
+        if port is not None:
+            os.close(port)
 
     def _output_of(self, job: Job) -> None:
         for connection in self._connections:
@@ -266,11 +312,15 @@ class Agent:
         return {"ok": {"job": self._job(message).record}}
 
     def _do_terminate(self, connection: Connection, message: Message) -> Message:
-        self._job(message).terminate(float(message["grace"]))
+        entry = self._table.get(self._job(message).id)
+        if entry is not None:
+            self._runner.terminate(entry, float(message["grace"]))
+            # one that is stopped would not see it
+            self._runner.signal(entry, None, signal.SIGCONT, group=False)
         return {"ok": {}}
 
     def _do_kill(self, connection: Connection, message: Message) -> Message:
-        self._job(message).kill()
+        self._kill(self._job(message))
         return {"ok": {}}
 
     def _do_follow(self, connection: Connection, message: Message) -> Message:
@@ -297,7 +347,7 @@ class Agent:
             return {"ok": {}}
         run.is_over = True
         for job in run.alive(detached=False):
-            job.kill()
+            self._kill(job)
         self._waiting.append((connection, int(message["id"]), run))
         return None
 
@@ -310,6 +360,6 @@ class Agent:
         for job in run.jobs.values():
             job.record["detached"] = False
         for job in run.alive():
-            job.kill()
+            self._kill(job)
         self._waiting.append((connection, int(message["id"]), run))
         return None

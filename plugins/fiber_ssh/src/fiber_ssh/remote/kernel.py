@@ -7,14 +7,14 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 __all__ = [
     "MARK",
     "bound_port",
     "clock",
+    "complain",
     "kill_marked",
-    "signal_group",
 ]
 
 #: environment variable that every process of a job has, by which what is left of it is found
@@ -28,31 +28,32 @@ def clock() -> float:
     return time.clock_gettime(_CLOCK)
 
 
-def bound_port() -> tuple[socket.socket, int]:
-    """A port of loopback where a job may listen, which gets the socket for that.
+def complain(words: str) -> None:
+    """A line in the agent's own log."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"fiber: {words}\n".encode("utf-8", "replace"))
+
+
+def bound_port() -> tuple[int, int]:
+    """A port of loopback where a job may listen, after a descriptor of its socket, which the job gets.
 
     Without ``SO_REUSEADDR``, by which any other user of the host could listen there before the job.
     """
     bound = socket.socket()
     bound.setblocking(True)
     bound.bind(("127.0.0.1", 0))
-    return bound, bound.getsockname()[1]
+    port = bound.getsockname()[1]
+    return bound.detach(), port
 
 
-def signal_group(pid: int, number: int) -> None:
-    """A signal to all processes of a session's first group."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)
-
-
-def kill_marked(jobs: frozenset[str]) -> None:
+def kill_marked(jobs: Iterable[str]) -> None:
     """Kill all processes that carry the mark of one of these jobs."""
     for pid in _marked(jobs):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
 
 
-def _marked(jobs: frozenset[str]) -> Iterator[int]:
+def _marked(jobs: Iterable[str]) -> Iterator[int]:
     marks = {f"{MARK}={job}".encode() for job in jobs}
     for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
         if not name.isdigit():

@@ -53,9 +53,26 @@ def _own(root: str) -> str:
     raise OSError(root + " belongs to other hosts of this name")
 
 
+def _unpack(archive: bytes, path: str) -> None:
+    """Make a folder of an archive: what is there is compiled only once."""
+    import io
+    import shutil
+    import zipfile
+
+    new = path + "." + str(os.getpid())
+    try:
+        with zipfile.ZipFile(io.BytesIO(archive)) as file:
+            file.extractall(new)
+        os.rename(new, path)
+    except OSError as error:
+        shutil.rmtree(new, ignore_errors=True)
+        # somebody else may have been first
+        if not os.path.isdir(path):
+            sys.exit("fiber cannot keep its files: " + str(error))
+
+
 def _main() -> None:
     order = json.loads(_read(int(_read(8))).decode())
-    archive = _read(order["size"])
     fiber = None
     try:
         from importlib.metadata import version
@@ -81,18 +98,16 @@ def _main() -> None:
     if fit:
         try:
             root = _own(root)
-            path = os.path.join(root, "agent-" + order["digest"] + ".zip")
-            if not os.path.exists(path):
-                new = path + "." + str(os.getpid())
-                with open(new, "wb") as file:
-                    file.write(archive)
-                os.replace(new, path)
+            path = os.path.join(root, "agent-" + order["digest"])
         except OSError as error:
             about["problem"] = str(error)
             fit = False
     about["archive"] = path
+    about["lacks"] = fit and not os.path.isdir(path)
     about["root"] = root
     os.write(1, ("fiber-ssh:" + json.dumps(about) + "\n").encode())
+    if about["lacks"]:
+        _unpack(_read(order["size"]), path)
     if fit:
         os.execv(sys.executable, [sys.executable, "-I", "-S", path, "session", root])  # noqa: S606 - no shell is right
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
 from typing import BinaryIO
-
-from fiber_ssh.remote.agent import Agent
-from fiber_ssh.remote.files import receive_files
 
 __all__ = ["main"]
 
@@ -29,6 +27,8 @@ def main() -> None:
     if what == "agent":
         _be_agent(root)
     elif what == "files":
+        from fiber_ssh.remote.files import receive_files
+
         receive_files(root)
     else:
         _be_session(root)
@@ -111,6 +111,10 @@ def _have_turn(lock: BinaryIO) -> bool:
 
 
 def _be_agent(root: str) -> None:
+    # a session needs none of this
+    from fiber._agent.supervisor.child import InChild, become
+    from fiber_ssh.remote.agent import Agent
+
     with open("lock", "wb") as lock:
         if not _have_turn(lock):
             return
@@ -123,6 +127,10 @@ def _be_agent(root: str) -> None:
         listener.listen(64)
         agent = Agent(root, listener)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        agent.serve()
+        try:
+            agent.serve()
+        except InChild as child:
+            signal.set_wakeup_fd(-1)
+            become(child.plan)
         os.unlink(_SOCKET)
         listener.close()

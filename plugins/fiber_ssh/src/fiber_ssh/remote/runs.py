@@ -7,8 +7,11 @@ import os
 import shutil
 from collections.abc import Iterator
 
+from fiber._agent.supervisor.jobs import combine
+from fiber._agent.supervisor.journal import Journal, lost_process, read_journal
+from fiber._base import values
 from fiber_ssh.remote.job import Job
-from fiber_ssh.remote.kernel import clock, kill_marked
+from fiber_ssh.remote.kernel import clock, complain, kill_marked
 
 __all__ = ["Run", "load_runs"]
 
@@ -40,6 +43,10 @@ class Run:
         #: True once its jobs are ended and it shall be forgotten with all it left
         self.is_condemned = False
         self._beats: dict[int, float] = {}
+        os.makedirs(self.directory, mode=0o700, exist_ok=True)
+        #: of its jobs
+        self.journal = Journal(self.directory, complain)
+        self._descriptor = self.journal.open()
 
     @property
     def work(self) -> str:
@@ -51,10 +58,25 @@ class Run:
         return os.path.join(self.directory, _SAID)
 
     def recall(self) -> None:
-        """It is of an earlier agent: its owner has as long as it said to be heard of again."""
+        """It is of an earlier agent: its owner has as long as it said to be heard of again.
+
+        Jobs that ran under that agent have ended with it.
+        """
         with contextlib.suppress(OSError, ValueError), open(self._said, encoding="ascii") as file:
             self.lease = float(file.read())
         self.expires = clock() + self.lease
+        folders = set(os.listdir(self.directory))
+        left = [job for job in read_journal(self.directory).values() if job.id in folders]
+        # their numbers may be those of others by now, their marks are not
+        kill_marked(folders - {job.id for job in left if job.ended is not None})
+        for job in left:
+            process = job.processes[0]
+            if not process.state.is_terminal:
+                process = lost_process(process)
+                self.journal.ended(job.id, process)
+            told = {**values.asdict(job), "run": job.run_id}
+            one = self.jobs[job.id] = Job(self.folder_of(job.id), told)
+            one.update(combine([process], host=job.host))
 
     def folder_of(self, job_id: str) -> str:
         """Where a job's files are."""
@@ -110,25 +132,17 @@ class Run:
 
     def remove(self) -> None:
         """Remove all it left on the disk."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def load_runs(root: str) -> Iterator[Run]:
-    """What an earlier agent left; jobs that ran under it have ended with it."""
+    """What an earlier agent left."""
     folder = os.path.join(root, "runs")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     for run_id in sorted(os.listdir(folder)):
         run = Run(root, run_id)
         run.recall()
-        with contextlib.suppress(OSError):
-            for name in sorted(os.listdir(run.directory)):
-                job = Job.load(os.path.join(run.directory, name))
-                if job is not None:
-                    run.jobs[job.id] = job
-        alive = run.alive()
-        if alive:
-            # their numbers may be those of others by now, their marks are not
-            kill_marked(frozenset(job.id for job in alive))
-        for job in alive:
-            job.end("node_lost", None, "the agent of fiber on its host ended while it ran")
         yield run
