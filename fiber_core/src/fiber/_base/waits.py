@@ -8,8 +8,12 @@ without an end would then be for ever.
 
 from __future__ import annotations
 
+import queue
 import time
 from collections.abc import Callable
+from typing import TypeVar
+
+_Item = TypeVar("_Item")
 
 #: longest time of one call that waits, in seconds
 TURN = 1.0
@@ -38,3 +42,19 @@ def in_turns(wait: Callable[[float], bool], timeout: float | None = None) -> boo
 def turn(left: float | None) -> float:
     """Seconds of one turn of a loop that looks at its condition and at the time that is left."""
     return TURN if left is None or left > TURN else left
+
+
+def next_item(items: queue.SimpleQueue[_Item], until: float | None = None) -> _Item | None:
+    """Take an item in turns, so that what a handler of signals puts is taken; None from ``until`` on.
+
+    Args:
+        items: the queue; a handler may put into it, in the middle of this.
+        until: time on the monotonic clock; None for any.
+    """
+    while True:
+        left = None if until is None else max(0.0, until - time.monotonic())
+        try:
+            return items.get(timeout=turn(left))
+        except queue.Empty:
+            if left is not None and left <= TURN:
+                return None

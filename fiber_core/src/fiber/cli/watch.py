@@ -12,12 +12,12 @@ import selectors
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import click
 
+from fiber._base.waits import next_item
 from fiber.cli.errors import Interrupted
 from fiber.exceptions import BackendUnavailableError
 
@@ -55,11 +55,7 @@ class Watcher:
         Raises:
             Exception: raised by the backend's event stream.
         """
-        try:
-            timeout = None if until is None else max(0.0, until - time.monotonic())
-            item = self._queue.get(timeout=timeout)
-        except queue.Empty:
-            return None
+        item = next_item(self._queue, until)
         if isinstance(item, Exception):
             raise item
         return item

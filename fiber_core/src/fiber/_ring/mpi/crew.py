@@ -13,6 +13,7 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from fiber._base import values
+from fiber._base.waits import next_item
 from fiber._ring.mpi import messages
 from fiber._ring.mpi.station import serve
 from fiber._ring.mpi.timing import MpiTiming
@@ -178,11 +179,7 @@ class Crew:
 
     def get(self, until: float | None) -> Event | None:
         """The next event, or None after a time on the monotonic clock."""
-        try:
-            timeout = None if until is None else max(0.0, until - time.monotonic())
-            return self._events.get(timeout=timeout)
-        except queue.Empty:
-            return None
+        return next_item(self._events, until)
 
     def waits_for(self, name: str) -> str:
         """Why a station is not up yet, in the platform's words where it has any."""
