@@ -190,6 +190,21 @@ class TestMemories:
         assert decode(second.take()) == b"e" * 3 * INLINE
         assert value == b"a" * 2 * INLINE
 
+    def test_memory_is_used_again_where_its_receiver_was_done_before_the_call_that_sent_returned(
+        self, ends, kept, monkeypatch
+    ):
+        first, second = ends
+        send = first._send
+
+        def send_and_be_read(*arguments):
+            send(*arguments)
+            decode(second.take())
+
+        monkeypatch.setattr(first, "_send", send_and_be_read)
+        for _ in range(2):
+            first.put(pickle.dumps(bytes(2 * INLINE)))
+        assert [memory.is_used for memory in kept] == [False]
+
     def test_no_more_is_mapped_than_is_kept(self, ends, monkeypatch):
         monkeypatch.setattr(memories, "_maps", OrderedDict())
         monkeypatch.setattr(memories, "_MOST", 2)

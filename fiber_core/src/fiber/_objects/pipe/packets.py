@@ -88,16 +88,19 @@ class Packet:
         return self._memory.read(self._size)
 
     def message(self, flags: int) -> tuple[Sequence[Buffer], tuple[int, ...]]:
-        """Pieces and descriptors of the message."""
+        """Pieces and descriptors of the message, which is sent next."""
         if self._memory is None:
             return (*self._pieces, _FLAGS[flags]), ()
+        # before it is sent: its receiver may be done with it before the call that sends returns
+        self._memory.is_used = True
         return (_LENGTH.pack(self._size), _FLAGS[flags | IN_MEMORY]), (self._memory.fd,)
 
     def close(self, *, is_sent: bool) -> None:
         """Let go its memory; idempotent."""
         memory, self._memory = self._memory, None
         if memory is not None:
-            memory.is_used = is_sent
+            if not is_sent:
+                memory.is_used = False
             memories.give_back(memory)
 
     def detach(self) -> ItemInMemory | None:
