@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 DESIGN = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "design").glob("*.md"))]
 MODULES = dict(layout.modules(*layout.SOURCES))
 #: private modules and packages by their dotted names, and whatever is named behind them
-DOTTED = re.compile(r"(?<![\w./-])(?:fiber\._\w+|fiber_(?:docker|k8s|local|ssh))(?:\.\w+)+")
+DOTTED = re.compile(r"(?<![\w./-])(?:fiber\._\w+|fiber_(?:docker|k8s|local|slurm|ssh))(?:\.\w+)+")
 #: a file or folder below the core's package, as the tables of the design pages name it
 PATH = re.compile(r"`(_[a-z]+/[\w/]*(?:\.py)?|plugins/[\w/]+\.py)`")
 #: a picture in a page: the text in its place, and its file
