@@ -10,12 +10,17 @@ serial_executor  threads that run actions in order: SerialExecutor, CallbackThre
 asyncio_wait     waiting in asyncio for an event of another thread
 process_memory   resident memory of a process of this host
 start_methods    names of multiprocessing's start methods, and the one the program chose
+field_docs       text that ``help()`` shows of a value class, from comments in the source
+finalizing       ``__del__`` methods that may run while the interpreter ends
+log              Fiber's loggers, which import ``logging`` only if the program uses it
+slowness         rule by which one of several workers counts as slow
+waits            waits of bounded length, so that Ctrl-C is always noticed
 ================ ====================================================================
 
 Invariants: no module imports anything of Fiber outside this package; importing one is cheap, since
 most of a program's time to its first result is imports.
 
-Threads and locks: a SerialExecutor and a CallbackThread have one thread each, and run actions one
+Threads and locks: a SerialExecutor and a CallbackThread have one thread each, which runs actions one
 after another in the order of submission. ``SerialExecutor.submit`` takes no lock, so finalizers may
 call it at any moment.
 """

@@ -1,14 +1,16 @@
-"""Page in a browser on which people see what a run does; needs the extra ``dashboard``.
+"""Dashboard: a page in a browser that shows what a run does; needs the extra ``dashboard``.
 
-It asks the run's program at its status socket, as ``fiber top`` does, and only while somebody has the page
-open. A program that serves its own starts a process for that, which ends with it and may die without it.
+The dashboard asks the program of a run for its status, at the same socket as ``fiber top``, and only while
+somebody has the page open. It is served by ``fiber dashboard`` or, for a program with the setting
+``dashboard``, by a process that this program starts. That process ends with the program; if it dies first, the
+program continues.
 
-Invariants: nothing on the page changes a run; nothing is answered to who has not shown the token; nothing is
-loaded from another host; a browser that does not read costs its own connection and nothing else.
+Invariants: nothing on the page changes a run; a request without the token gets no answer but 403; the page
+loads nothing from another host; a browser that stops reading costs its own connection and nothing else.
 
-guard         who is answered: token, Host header, headers of answers
-feed          what is told of a run: asked for once a second for all who look, with the last minutes
-server        the addresses of the page, and the HTTP server
-program       the page of a program that asked for it
-page/         the page itself: files that a browser takes as they are
+guard         checks requests (token, Host header) and sets the headers of answers
+feed          status of a run, asked for once a second for all open pages, with its last minutes
+server        the HTTP server and its addresses
+program       process that serves the page of one program
+page/         HTML, CSS and JavaScript, sent unchanged
 """

@@ -1,9 +1,9 @@
 """Shared objects: each lives in the process that made it, its owner, and is used from any process.
 
-Pipes and simple queues on one host are the exception (``pipe``): the kernel has them.
+Pipes and simple queues on one host are an exception (``pipe``): there the kernel keeps the items, and no
+process owns them.
 
-Queues, pipes, locks and the like, shared memory, shared values and managed objects have this
-machinery in common. For each kind there is an owner's side (``OwnedObject``) with all state, and a
+This package has queues, pipes, locks and the like, shared memory, shared values and managed objects. For each kind there is an owner's side (``OwnedObject``) with all state, and a
 side of the other processes (``RemoteObject``, one for each object and process) that sends requests
 to the owner. A user's object, such as ``fiber.Queue``, is a :class:`~fiber._objects.handle.Handle`
 of one end of either side; both have the same methods, so it does not matter which.
@@ -22,7 +22,8 @@ Invariants:
 
 Threads: the runtime's handler thread runs all messages and must not block. ``fiber-owner-<ident>``,
 one for each owner in use, sends what must not delay users or the handler; ``fiber-background`` runs
-actions that may take long; ``fiber-calls-<process>-<n>`` run methods of managed objects. Each ends when idle. Locks: ``OwnedObject.lock`` for an object's state;
+actions that may take long; ``fiber-calls-<process>-<n>`` run methods of managed objects. Each ends
+when idle. Locks: ``OwnedObject.lock`` for an object's state;
 ``RemoteObject._lock`` for its handles, and a lock or condition of each kind for the rest;
 ``Store._lock`` for the registry. Finalizers take none of them: they submit to an executor or to the
 handler thread.

@@ -14,10 +14,15 @@ Invariants:
 * The run's folder is removed last, by the master, or by its supervisor where the master has died.
 
 Locks: one re-entrant lock for the module (which runtime is current) and one a runtime (making its
-parts); no threads of its own. Callers: every public module, ``_objects``, ``_workers`` and ``_ring``; it calls everything from ``_wire`` to
-``_launch``.
+parts); no threads of its own. Callers: every public module, ``_objects``, ``_workers`` and ``_ring``; it
+calls everything from ``_wire`` to ``_launch``.
 
-Modules: ``runtime``; ``start`` (a supervisor is started before the program has found out its
-settings); ``bootstrap`` (the first code of a worker); ``functions`` (``fiber.cpu_count`` and
-``fiber.get_backend``); ``status_socket`` (where other commands ask how the run goes); ``stacks`` (the file into which a process writes where it is).
+============= =========================================================================
+runtime       the runtime of this process
+start         starts the supervisor early, before the program has read its settings
+bootstrap     first code of a new process
+functions     ``fiber.cpu_count``, ``fiber.get_backend`` and the like
+status_socket Unix socket at which commands such as ``fiber top`` ask for the run's status
+stacks        file into which a process writes the stacks of its threads for ``fiber stacks``
+============= =========================================================================
 """

@@ -1,18 +1,20 @@
 """The ``fiber`` command.
 
-``main`` is the program; ``group`` finds its sub-commands: each of the core's is ``command`` of the
-module of its name, imported when it is called, and plugins add others by the hook ``fiber_commands``.
+``main`` is the program; ``group`` finds its sub-commands. Each of the core's is the object ``command`` of
+the module of its name (``fiber top`` is in ``top``), which is imported when the command is called. Plugins
+add others by the hook ``fiber_commands``. The other modules:
 
-========== ==========================================================================
-main       the program: logging, errors, exit codes
-group      the lazy group of sub-commands
-errors     errors and signals as exit codes
-options    options shared by commands, parsers of their values, options that backends add
-session    settings, plugins and backend of one command; runs that it begins
-runs       runs of this host, for commands that look into them
-show       tables, JSON, and looking up jobs
-watch      events of jobs, signals and answers on the terminal in one queue
-========== ==========================================================================
+=========== =========================================================================
+main        the program: logging, errors, exit codes
+group       the lazy group of sub-commands
+errors      errors and signals as exit codes
+options     options shared by commands, parsers of their values, options that backends add
+session     settings, plugins and backend of one command; runs that it begins
+runs        runs of this host, for commands that look into them
+remote_runs runs whose programs are jobs on other hosts
+show        tables, JSON, and looking up jobs
+watch       events of jobs, signals and answers on the terminal in one queue
+=========== =========================================================================
 
 Invariants: a command that only inspects (``ps``, ``logs``, ``kill``) opens a backend that belongs to
 no run and leaves nothing behind. A command that begins a run removes it again, unless the run is

@@ -6,17 +6,20 @@ fiber-core[testing]``. The fakes need no more than the core, so that jobs may im
 the kits themselves.
 
 =============== =====================================================================
-backend         the kits' public classes, made of the tests in ``kit``; ``plugin`` and
-                ``resource`` likewise
+backend         public class of the kit for backends, made of the tests in ``kit``; ``plugin`` and
+                ``resource`` have those of the other kits
 kit             the tests of the kits, a module for each subject
 apps            user programs that the backend kit runs as scripts
-programs        tiny programs for jobs: an argv each
+programs        tiny programs for jobs, each an argv
 masters         output of facts as JSON, for ``apps``
-witness         asks a platform about jobs by other means than the backend
-report          pytest plugin: results as JSON, choice of levels
+witness         observes jobs of a platform by other means than the backend's
+report          pytest plugin: writes results as JSON, selects levels
 installed       the kits on installed plugins, for ``fiber plugin check``
 fakes           fake backend, provider and plugin, on ``fake_platform``
 fake_remote     fake backend whose jobs have an environment and folder of their own
+fake_batch      fake batch system: a queue on this machine, with three commands
+fake_plugin     plugin with the fake backend, for an entry point
+entry           program that runs a job's ``entry`` in a fresh Python
 =============== =====================================================================
 
 Names of tests in the kits are part of the interface: subclasses override a test by its name (only

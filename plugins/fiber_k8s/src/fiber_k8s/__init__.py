@@ -2,8 +2,8 @@
 
 ``plugin`` is the entry point; :class:`.backend.K8sBackend` is what the core calls, by the
 interface :class:`fiber.abc.Backend`, from any thread. The package calls the core's
-``backend_parts`` (the feed of statuses, threads, proofs of life), ``_agent.private``,
-``_launch.outage`` and ``_wire.reactor``; nothing imports it but its entry point.
+``backend_parts`` (feed of statuses, threads, liveness, private bytes) and little of ``_wire``, ``_tunnel``
+and ``_agent``; ``building`` uses ``fiber_docker``. Nothing imports the package but its entry point.
 
 What holds:
 

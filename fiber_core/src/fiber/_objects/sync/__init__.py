@@ -11,9 +11,9 @@ other processes. The users' classes are in ``fiber.synchronize``.
 3. *Other processes' side* (``RemoteWaitable`` and its subclasses) sends requests with numbers of
    its own and waits for the answers.
 
-Where the processes of a run share memory, all are there in place of 1 to 3 (``shared_lock``,
-``shared_semaphore``, ``shared_event``, ``shared_barrier``, ``shared_condition``, on ``monitor``), and 2 stands in for processes
-without it.
+Where the processes of a run share memory, the state is there (``shared_lock``, ``shared_semaphore``,
+``shared_event``, ``shared_barrier``, ``shared_condition``, on ``monitor`` and ``posix_semaphore``) and 1 to 3
+are not used, except that the owner's side acts for processes that do not map this memory.
 
 Invariants:
 
