@@ -91,7 +91,7 @@ class TestChoice:
             ("tests/support/slurm_cluster.py", {"slurm", "core on slurm"}),
             ("plugins/fiber_k8s/src/fiber_k8s/manifest.py", {"k8s on containers"}),
             (
-                "fiber_core/src/fiber/_tunnel/hub.py",
+                "fiber_core/src/fiber/_tunnel/client.py",
                 {"ssh", "core on ssh", "core on docker", "core on slurm"},
             ),
             ("fiber_core/src/fiber/_ring/mpi/crew.py", {"mpi", "examples"}),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cuttable import Wire
 from fiber._tunnel.client import TunnelClient
-from fiber._tunnel.server import TunnelServer, serve
+from fiber._tunnel.server import TunnelServer, register
 from fiber._wire.handshake import Hello
 from fiber._wire.identity import Credentials
 from fiber.model.timing import Timing
@@ -106,10 +106,10 @@ class TunnelWorld:
         """Have somebody be reached as a process of the client's or of a job; the route."""
         route = f"tunnel+tcp://{ident}@127.0.0.1:{echo.port}"
         if ident == "program":
-            self.client.serve(route)
+            self.client.register(route)
         else:
             self._stack.enter_context(
-                serve(self._folder / ident.partition(".")[0], route, timeout=30)
+                register(self._folder / ident.partition(".")[0], route, timeout=30)
             )
         return route
 

@@ -40,7 +40,7 @@ class Hub:
     def __getattr__(self, name):
         return lambda what: self.seen.append((name, what))
 
-    def way(self, url):
+    def resolve(self, url):
         return f"the tunnel's way to {url}"
 
 
@@ -60,7 +60,7 @@ class TestAddresses:
 
     def test_the_tunnel_knows_the_way_and_that_of_another_program_is_not_reached(self):
         assert client_router().resolve(ROUTE) == f"the tunnel's way to {ROUTE}"
-        with pytest.raises(TransportError, match="no way from here"):
+        with pytest.raises(TransportError, match="cannot be reached from here"):
             router().resolve(ROUTE)
 
     def test_addresses_are_tried_in_their_owners_order_save_the_programs_and_loopback(self):
@@ -77,7 +77,7 @@ class TestAddresses:
         assert route == "tunnel+tls+tcp://me.0@10.0.0.1:5"
         found.withdraw("tls+tcp://10.0.0.1:5")
         found.withdraw("unix:///nowhere")
-        assert found._client.seen == [("serve", route), ("withdraw", route)]
+        assert found._client.seen == [("register", route), ("withdraw", route)]
         address = ListenAddress(bind_url="tls+tcp://0.0.0.0:0", advertise_host="name.example")
         route = found.tunnel_route("tls+tcp://name.example:5", address)
         assert route == "tunnel+tls+tcp://me.0@127.0.0.1:5"
@@ -87,7 +87,7 @@ class TestAddresses:
     def test_a_route_is_registered_once_and_withdrawn(self, monkeypatch):
         seen = []
         local, peer = socket.socketpair()
-        monkeypatch.setattr(server, "serve", lambda *args, timeout: seen.append(args) or local)
+        monkeypatch.setattr(server, "register", lambda *args, timeout: seen.append(args) or local)
         found = router(tunnelled=True)
         for _ in range(2):
             route = found.tunnel_route("tls+tcp://10.0.0.1:5")

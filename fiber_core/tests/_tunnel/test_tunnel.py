@@ -56,11 +56,15 @@ def talk(sock, data):
 
 
 WAYS = {
-    "from a job to the program": lambda world, echo: world.servers["one"].way(
+    "from a job to the program": lambda world, echo: world.servers["one"].resolve(
         world.serve("program", echo)
     ),
-    "from the program to a job": lambda world, echo: world.client.way(world.serve("one.0", echo)),
-    "from a job to another": lambda world, echo: world.servers["one"].way(world.serve("two", echo)),
+    "from the program to a job": lambda world, echo: world.client.resolve(
+        world.serve("one.0", echo)
+    ),
+    "from a job to another": lambda world, echo: world.servers["one"].resolve(
+        world.serve("two", echo)
+    ),
 }
 
 
@@ -75,18 +79,18 @@ def way(world, request):
 def test_a_job_reaches_its_own_processes_by_itself(world):
     echo = world.echo()
     server = world.job("one", begin=False)
-    assert talk(world.connect(server.way(route("one.3", echo))), b"hello") == b"hello"
+    assert talk(world.connect(server.resolve(route("one.3", echo))), b"hello") == b"hello"
 
 
 def test_processes_of_a_job_ask_for_ways(world, tmp_path):
     world.job("one")
-    way = ask(tmp_path / "one", world.serve("program", world.echo()), timeout=30)
+    way = resolve(tmp_path / "one", world.serve("program", world.echo()), timeout=30)
     assert talk(world.connect(way), b"hello") == b"hello"
 
 
 def test_where_nobody_answers_there_is_no_way(tmp_path):
     with pytest.raises(TransportError):
-        ask(tmp_path, "tunnel+tcp://program@127.0.0.1:1", timeout=30)
+        resolve(tmp_path, "tunnel+tcp://program@127.0.0.1:1", timeout=30)
 
 
 def test_jobs_and_the_program_reach_each_other_over_streams_that_break(world, way):
@@ -112,15 +116,15 @@ def test_nothing_is_dialled_where_no_process_of_the_run_listens(world):
     server = world.job("one")
     world.job("two")
     for ident in ("program", "two", "three"):
-        assert talk(world.connect(server.way(route(ident, private))), b"GET /") == b""
+        assert talk(world.connect(server.resolve(route(ident, private))), b"GET /") == b""
     for ident in ("one", "three"):
-        assert talk(world.connect(world.client.way(route(ident, private))), b"GET /") == b""
+        assert talk(world.connect(world.client.resolve(route(ident, private))), b"GET /") == b""
     assert not private.talked
 
 
 def test_a_process_that_listens_no_more_is_not_dialled(world):
     echo = world.echo()
-    way = world.job("one").way(world.serve("program", echo))
+    way = world.job("one").resolve(world.serve("program", echo))
     assert talk(world.connect(way), b"hello") == b"hello"
     world.client.withdraw(route("program", echo))
     assert talk(world.connect(way), b"hello") == b""
@@ -185,7 +189,7 @@ def test_nobody_between_says_anything_of_his_own(world, between):
 
 def test_a_connection_ends_with_its_job_and_nothing_is_listened_on_for_it(world):
     world.job("one")
-    way = world.client.way(world.serve("one", world.echo()))
+    way = world.client.resolve(world.serve("one", world.echo()))
     sock = world.connect(way)
     sock.sendall(b"x")
     assert sock.recv(1) == b"x"
@@ -207,7 +211,7 @@ def test_a_connection_ends_with_its_job_and_nothing_is_listened_on_for_it(world)
 def test_a_connection_waits_until_its_job_runs(world):
     echo = world.echo()
     server = world.job("one", begin=False)
-    sock = world.connect(server.way(world.serve("program", echo)))
+    sock = world.connect(server.resolve(world.serve("program", echo)))
     world.client.begin("one")
     assert talk(sock, b"hello") == b"hello"
 
@@ -216,7 +220,7 @@ def test_whoever_is_of_another_run_is_let_into_nothing(tmp_path):
     world = TunnelWorld(tmp_path, patience=1.0, timing=Timing(stream_answer=1.0))
     with contextlib.closing(world):
         world.job("one", run=evolve(RUN, key=b"x" * 32))
-        assert world.connect(world.client.way(world.serve("one", world.echo()))).recv(1) == b""
+        assert world.connect(world.client.resolve(world.serve("one", world.echo()))).recv(1) == b""
 
 
 def test_it_is_said_once_that_no_stream_can_be_opened_and_why(tmp_path, caplog):
@@ -235,7 +239,7 @@ def test_it_is_said_once_that_no_stream_can_be_opened_and_why(tmp_path, caplog):
         world.client.begin("one")
         until(lambda: caplog.records)
         world_is_back = 0.0
-        sock = world.connect(server.way(world.serve("program", echo)))
+        sock = world.connect(server.resolve(world.serve("program", echo)))
         assert talk(sock, b"hello") == b"hello"
     (said,) = [record.getMessage() for record in caplog.records]
     assert "no stream can be opened into worker-1" in said
@@ -253,8 +257,8 @@ def test_the_speed_is_told_once(world):
 
 def test_one_stream_carries_all_connections_of_a_job(world):
     world.job("one")
-    ways = [world.servers["one"].way(world.serve("program", world.echo())) for _ in range(5)]
-    ways += [world.client.way(world.serve("one", world.echo())) for _ in range(5)]
+    ways = [world.servers["one"].resolve(world.serve("program", world.echo())) for _ in range(5)]
+    ways += [world.client.resolve(world.serve("one", world.echo())) for _ in range(5)]
     for sock in list(map(world.connect, ways)):
         assert talk(sock, b"hello") == b"hello"
     assert world.wires["one"].count == 1
@@ -264,22 +268,22 @@ def test_a_connection_that_nobody_reads_holds_up_no_other(world):
     server = world.job("one")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         stuck = f"tunnel+tcp://program@127.0.0.1:{listener.getsockname()[1]}"
-        world.client.serve(stuck)
-        sender = world.connect(server.way(stuck))
+        world.client.register(stuck)
+        sender = world.connect(server.resolve(stuck))
         unread, _ = listener.accept()
         sender.settimeout(0.5)
         with unread, contextlib.suppress(TimeoutError):
             # until all that is between them is full
             while True:
                 sender.sendall(bytes(2**20))
-    assert talk(world.connect(server.way(world.serve("program", world.echo()))), b"hi") == b"hi"
+    assert talk(world.connect(server.resolve(world.serve("program", world.echo()))), b"hi") == b"hi"
 
 
 def test_a_job_that_was_out_of_reach_for_too_long_begins_anew(tmp_path):
     timing = Timing(stream_answer=0.2, heartbeat=0.05, stream_silence=0.3, stream_heartbeat=0.1)
     with contextlib.closing(TunnelWorld(tmp_path, patience=0.2, timing=timing)) as world:
         server = world.job("one")
-        way = server.way(world.serve("program", world.echo()))
+        way = server.resolve(world.serve("program", world.echo()))
         sock = world.connect(way)
         sock.sendall(b"x")
         assert sock.recv(1) == b"x"
@@ -318,8 +322,8 @@ def test_a_place_that_is_taken_or_no_socket_is_said():
                 TunnelServer(where, credentials=RUN, ident="one", patience=1.0)
 
 
-ask = functools.partial(module.ask, timeout=30)
-serve = functools.partial(module.serve, timeout=30)
+resolve = functools.partial(module.resolve, timeout=30)
+register = functools.partial(module.register, timeout=30)
 
 
 @pytest.fixture
@@ -466,22 +470,22 @@ def test_processes_of_the_job_are_reached_while_they_listen(stream, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as other:
         there = f"127.0.0.1:{other.getsockname()[1]}"
         assert program.dial(there) == f"nobody of this job listens at {there}"
-        with serve(tmp_path, f"tunnel+tcp://one.0@{there}"):
+        with register(tmp_path, f"tunnel+tcp://one.0@{there}"):
             assert program.dial(there) == ""
             other.accept()[0].close()
         # its end is heard of before the next question is answered
-        ask(tmp_path, "tcp://127.0.0.1:1")
+        resolve(tmp_path, "tcp://127.0.0.1:1")
         assert program.dial(there).startswith("nobody of this job")
 
 
 @pytest.mark.parametrize("url", ["tunnel+tcp://two.0@127.0.0.1:1", "tcp://127.0.0.1:1", "x"])
 def test_what_is_no_address_of_the_job_is_said(server, tmp_path, url):
     with pytest.raises(TransportError, match="no address of a process of job one"):
-        serve(tmp_path, url)
+        register(tmp_path, url)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there are longer paths on Linux alone")
 def test_it_is_asked_however_deep_its_folder_lies(world, tmp_path):
     deep = "d" * 120
     world.job(deep, begin=False, add=False)
-    assert ask(tmp_path / deep, "tcp://127.0.0.1:1") == "tcp://127.0.0.1:1"
+    assert resolve(tmp_path / deep, "tcp://127.0.0.1:1") == "tcp://127.0.0.1:1"

@@ -191,7 +191,7 @@ def test_a_connection_goes_on_when_the_api_server_is_started_again(
         server = world.job("one", begin=False, add=False)
         world.client.add("one", "one", lambda: streams.open(job.id, world.ports["one"]))
         world.client.begin("one")
-        sock = world.connect(server.way(world.serve("program", echo)))
+        sock = world.connect(server.resolve(world.serve("program", echo)))
         for _ in range(3):
             data = secrets.token_bytes(2**20)
             assert talk(sock, data) == data

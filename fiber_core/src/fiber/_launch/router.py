@@ -119,13 +119,13 @@ class Router:
     def _serve(self, route: str) -> None:
         """Register a route, so that the tunnel accepts connections to it."""
         if self._client is not None:
-            self._client.serve(route)
+            self._client.register(route)
             return
-        from fiber._tunnel.server import serve
+        from fiber._tunnel.server import register
 
         with self._lock:
             if route not in self._served:
-                self._served[route] = serve(
+                self._served[route] = register(
                     self._runtime.directory, route, timeout=self._runtime.timing.stream_answer
                 )
 
@@ -170,13 +170,13 @@ class Router:
 
     def _find(self, url: str) -> str:
         if self._client is not None:
-            return self._client.way(url)
+            return self._client.resolve(url)
         if self._tunnelled:
-            from fiber._tunnel.server import ask
+            from fiber._tunnel.server import resolve
 
             timeout = self._runtime.timing.stream_answer
-            return ask(self._runtime.directory, url, timeout=timeout)
-        msg = f"{url} is known to another program's tunnel; there is no way from here"
+            return resolve(self._runtime.directory, url, timeout=timeout)
+        msg = f"{url} is known to another program's tunnel; it cannot be reached from here"
         raise TransportError(msg)
 
     # -- jobs

@@ -134,7 +134,7 @@ class TunnelClient:
         fork.register(self)
         self._reactor.call_soon(self._tick)
 
-    def way(self, url: str) -> str:
+    def resolve(self, url: str) -> str:
         """Address to dial on this host in place of a URL.
 
         Raises:
@@ -143,9 +143,9 @@ class TunnelClient:
         route = routes.parse(url)
         if route is None:
             return url
-        return route.direct if route.ident == self._hello.ident else self._ports.way(route)
+        return route.direct if route.ident == self._hello.ident else self._ports.resolve(route)
 
-    def serve(self, url: str) -> None:
+    def register(self, url: str) -> None:
         """Let jobs connect to a route to this process; no other one is open to them."""
         route = routes.parse(url)
         if route is not None:

@@ -28,19 +28,19 @@ class Ports:
     def __init__(self, on_connection: Callable[[Route, socket.socket], None]) -> None:
         self._on_connection = on_connection
         self._lock = threading.Lock()
-        self._ways: dict[Route, str] = {}
+        self._urls: dict[Route, str] = {}
         self._listeners: list[tuple[Route, socket.socket]] = []
         self._reactor: Reactor | None = None
         self._closed = False
 
-    def way(self, route: Route) -> str:
+    def resolve(self, route: Route) -> str:
         """What is dialled on this host in place of a route.
 
         Raises:
             TransportError: this process is ending, or has no descriptors left.
         """
         with self._lock:
-            found = self._ways.get(route)
+            found = self._urls.get(route)
             if found is None:
                 if self._closed:
                     msg = f"this process is ending and connects to {route} no more"
@@ -52,7 +52,7 @@ class Ports:
                     raise TransportError(msg) from error
                 listener.setblocking(False)
                 port = listener.getsockname()[1]
-                found = self._ways[route] = f"{route.scheme}://{_LOOPBACK}:{port}"
+                found = self._urls[route] = f"{route.scheme}://{_LOOPBACK}:{port}"
                 self._listeners.append((route, listener))
                 if self._reactor is not None:
                     self._accept_on(self._reactor, route, listener)
@@ -61,8 +61,8 @@ class Ports:
     def forget(self, job: str) -> None:
         """A job has ended: listen for it no more; on the reactor's thread."""
         with self._lock:
-            for route in [route for route in self._ways if route.job == job]:
-                del self._ways[route]
+            for route in [route for route in self._urls if route.job == job]:
+                del self._urls[route]
             gone = [one for one in self._listeners if one[0].job == job]
             self._listeners = [one for one in self._listeners if one[0].job != job]
         for _, listener in gone:
@@ -86,7 +86,7 @@ class Ports:
                     self._reactor.watch(listener.fileno(), None, None)
                 listener.close()
             self._listeners.clear()
-            self._ways.clear()
+            self._urls.clear()
 
     def abandon(self) -> None:
         """In a process forked by the user: close the descriptors."""

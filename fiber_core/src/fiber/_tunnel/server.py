@@ -1,7 +1,7 @@
 """The side into which streams are opened, in the supervisor of a job.
 
 It runs no code of users and unpickles nothing: it copies bytes. Processes of the job ask it, by
-lines on a Unix socket in their private directory, for the way to a route, and tell where they listen.
+lines on a Unix socket in their private directory, for the address to dial in place of a route, and tell where they listen.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fiber._wire.reactor import Reactor
 from fiber.exceptions import TransportError, WireError
 from fiber.model.timing import Timing
 
-__all__ = ["TunnelServer", "ask", "serve"]
+__all__ = ["TunnelServer", "register", "resolve"]
 
 log = logging.getLogger("fiber")
 
@@ -38,7 +38,7 @@ _QUERIES = "tunnel"
 #: bytes of the longest question
 _LONGEST = 1024
 #: what they say in front of a URL: that they want to reach it, or that they listen there
-_WAY, _SERVE = "way", "serve"
+_RESOLVE, _REGISTER = "resolve", "register"
 #: in front of the number of a descriptor
 _INHERITED = "fd:"
 #: bytes of a socket's path that every system takes
@@ -93,18 +93,18 @@ class TunnelServer:
         self._began = time.monotonic()
         self._questions: set[_Question] = set()
 
-    def way(self, url: str) -> str:
+    def resolve(self, url: str) -> str:
         """Address that processes of this job dial in place of a URL.
 
         Raises:
-            TransportError: there is no way.
+            TransportError: it cannot be reached.
         """
         route = routes.parse(url)
         if route is None:
             return url
         if route.job == self._ident:
             return route.direct
-        return self._ports.way(route)
+        return self._ports.resolve(route)
 
     def missing(self) -> str:
         """Reason why no process of the job reaches the parent; "" once a stream of its has come."""
@@ -284,28 +284,28 @@ class TunnelServer:
     def _answer(self, question: _Question, line: str) -> None:
         word, _, url = line.partition(" ")
         try:
-            if word == _SERVE:
+            if word == _REGISTER:
                 question.places.add(self._own(url).place)
-                answer = {"served": url}
+                answer = {"url": url}
             else:
-                answer = {"way": self.way(url)}
+                answer = {"url": self.resolve(url)}
         except TransportError as error:
             answer = {"error": str(error)}
         question.socket.write([json.dumps(answer).encode() + b"\n"])
 
 
-def ask(folder: Path, url: str, *, timeout: float) -> str:
-    """Ask the supervisor of this process's job, in so many seconds, for the way to a URL.
+def resolve(folder: Path, url: str, *, timeout: float) -> str:
+    """Ask the supervisor of this process's job, in so many seconds, for the address to dial in place of a URL.
 
     Raises:
         TransportError: it does not answer, or knows none.
     """
-    sock, answer = _ask(folder, _WAY, url, timeout)
+    sock, answer = _ask(folder, _RESOLVE, url, timeout)
     sock.close()
-    return answer["way"]
+    return answer["url"]
 
 
-def serve(folder: Path, url: str, *, timeout: float) -> socket.socket:
+def register(folder: Path, url: str, *, timeout: float) -> socket.socket:
     """Tell the supervisor of this process's job, in so many seconds, where the process listens.
 
     Returns:
@@ -314,7 +314,7 @@ def serve(folder: Path, url: str, *, timeout: float) -> socket.socket:
     Raises:
         TransportError: it does not answer, or that is no address of the job's.
     """
-    return _ask(folder, _SERVE, url, timeout)[0]
+    return _ask(folder, _REGISTER, url, timeout)[0]
 
 
 def _ask(folder: Path, word: str, url: str, timeout: float) -> tuple[socket.socket, dict[str, str]]:

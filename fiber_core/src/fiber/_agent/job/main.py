@@ -86,7 +86,7 @@ def choose_route(
             patience=config.lease,
             timing=instructions.timing,
         )
-        return config.via_tunnel(tunnel.way), tunnel
+        return config.via_tunnel(tunnel.resolve), tunnel
     if all(is_route(url) for url in instructions.urls):
         msg = (
             f"the parent cannot be dialled, and the backend does not say by {REACH_VARIABLE} where it opens "
