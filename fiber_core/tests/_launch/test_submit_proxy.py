@@ -154,7 +154,7 @@ def test_requests_and_questions_go_through_and_nothing_else(world):
 
 
 def test_a_platform_is_asked_some_questions_at_once_and_the_others_wait(world, monkeypatch):
-    monkeypatch.setattr("fiber._launch.submit_proxy._MAX_THREADS", 2, raising=False)
+    monkeypatch.setattr(world.relays._threads, "_limit", 2)
     answer, take, taken = threading.Event(), world.relays.on_message, []
     monkeypatch.setattr(world.relays, "on_message", lambda *words: taken.append(take(*words)))
     world.platform.capacity.side_effect = lambda: answer.wait(60) and Capacity(cpus=8.0)

@@ -8,14 +8,15 @@ parent's.
 
 from __future__ import annotations
 
+import functools
 import logging
 import queue
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
+from fiber._base.thread_pool import ThreadPool
 from fiber._wire import codec
 from fiber._wire.frames import Kind
 from fiber.abc import Backend
@@ -72,21 +73,17 @@ class SubmitProxy:
         self._lock = threading.Lock()
         self._jobs: dict[str, _ProxiedJob] = {}
         self._peers: dict[str, Peer] = {}
-        self._calls: deque[tuple[Peer, int, bytes]] = deque()
-        self._threads = 0
+        self._threads = ThreadPool("fiber-submit-proxy", _MAX_THREADS)
+        # apart: submissions may wait for the place of a job that is to be killed
+        self._killers = ThreadPool("fiber-submit-proxy", _MAX_THREADS)
         runtime.endpoint.serve(TARGET, self)
 
     def on_message(self, peer: Peer, message: Message) -> None:
         """Carry out a call on one of a bounded number of threads: platforms may be slow."""
         with self._lock:
             self._peers[peer.ident] = peer
-            self._calls.append((peer, message.id, bytes(message.body)))
-            is_full = self._threads >= _MAX_THREADS
-        if not is_full:
-            threading.Thread(target=self._work, name="fiber-submit-proxy", daemon=True).start()
-            # not before: there may be no thread to be had, which costs the peer its connection
-            with self._lock:
-                self._threads += 1
+        # where there is no thread to be had, that costs the peer its connection
+        self._threads.submit(functools.partial(self._answer, peer, message.id, bytes(message.body)))
 
     def on_peer_lost(self, peer: Peer) -> None:
         """Note a lost connection; a child that lives dials again and calls ``resume``."""
@@ -115,28 +112,13 @@ class SubmitProxy:
                 del self._jobs[one.job.id]
         for one in left:
             if one.status is None or not one.status.state.is_terminal:
-                threading.Thread(
-                    target=self._kill, args=(one.job,), name="fiber-submit-proxy", daemon=True
-                ).start()
+                self._killers.submit(functools.partial(self._kill, one.job))
 
     def _kill(self, job: Job) -> None:
         try:
             self._runtime.backend.kill(job)
         except FiberError as error:
             log.warning("fiber: %s, whose parent has ended, cannot be ended: %s", job.name, error)
-
-    def _work(self) -> None:
-        """Carry out calls until none waits."""
-        while True:
-            with self._lock:
-                if not self._calls:
-                    self._threads -= 1
-                    return
-                call = self._calls.popleft()
-            try:
-                self._answer(*call)
-            except BaseException:  # SystemExit of a child's pickle ends no thread of ours
-                log.exception("fiber: a question of %s is left without an answer", call[0])
 
     def _answer(self, peer: Peer, number: int, body: bytes) -> None:
         try:

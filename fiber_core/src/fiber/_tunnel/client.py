@@ -8,11 +8,10 @@ from __future__ import annotations
 import functools
 import logging
 import socket
-import threading
 import time
-from collections import deque
 from collections.abc import Callable
 
+from fiber._base.thread_pool import ThreadPool
 from fiber._tunnel import routes
 from fiber._tunnel.ports import Ports, connect
 from fiber._tunnel.routes import Route
@@ -33,38 +32,6 @@ log = logging.getLogger("fiber")
 _AT_ONCE = 16
 #: bytes by which the first stream is measured
 _PROBE = 2**18
-
-
-class _Openers:
-    """Threads that open streams, and end when there is none to open."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._jobs: deque[Callable[[], None]] = deque()
-        self._threads = 0
-
-    def submit(self, action: Callable[[], None]) -> None:
-        """Run ``action`` on one of them."""
-        with self._lock:
-            self._jobs.append(action)
-            if self._threads == _AT_ONCE:
-                return
-            self._threads += 1
-        threading.Thread(target=self._run, name="fiber-streams", daemon=True).start()
-
-    def clear(self) -> None:
-        """Drop what has not begun."""
-        with self._lock:
-            self._jobs.clear()
-
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                if not self._jobs:
-                    self._threads -= 1
-                    return
-                action = self._jobs.popleft()
-            action()
 
 
 class _Job:
@@ -126,7 +93,7 @@ class TunnelClient:
         self._jobs: dict[str, _Job] = {}
         # jobs that have ended, whose connections have not
         self._ended: set[_Job] = set()
-        self._openers = _Openers()
+        self._openers = ThreadPool("fiber-streams", _AT_ONCE)
         self._reactor = Reactor("fiber-tunnel")
         self._ports = Ports(self._dialled)
         self._ports.serve(self._reactor)
