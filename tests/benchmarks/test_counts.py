@@ -52,6 +52,24 @@ def dearer(name, costs, most):
     ]
 
 
+def test_giving_a_task_and_waiting_for_it_takes_the_caller_few_calls_of_functions():
+    called = 0
+
+    def note(frame, event, argument):
+        nonlocal called
+        called += event == "call"
+
+    with fiber.Pool(1) as pool:
+        for number in range(100):
+            if number == 50:
+                # its function is known by now
+                sys.setprofile(note)
+            pool.apply(same, (number,))
+        sys.setprofile(None)
+    # 74 were counted, and 101 before
+    assert 0 < called / 50 < 90
+
+
 def test_a_task_costs_no_more_than_it_did():
     # where a busy machine keeps a worker from its work, its items are sent to another one as well:
     # some round is undisturbed

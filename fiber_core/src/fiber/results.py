@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections import deque
@@ -246,13 +247,14 @@ class AsyncResult(Generic[T]):
         error_callback: _Callback = None,
         pool: object = None,
     ) -> None:
-        #: set once the task has ended
-        self._ended = threading.Event()
-        #: set once its callback has returned as well; the same event where it has none
-        self._completed = self._ended
+        # no events: two of them would take half the time of giving a task to a worker
+        #: True once the task has ended
+        self._ended = False
+        #: True once its callback has returned as well
+        self._completed = False
         self._lock = threading.Lock()
-        #: each with the event that it waits for; called once
-        self._watchers: list[tuple[Callable[[], None], threading.Event]] = []
+        #: called once; each with True where it waits for the task's end alone
+        self._watchers: list[tuple[Callable[[], None], bool]] = []
         self._value: Any = None
         self._error: BaseException | None = None
         self._callbacks = callbacks
@@ -260,13 +262,12 @@ class AsyncResult(Generic[T]):
         self._error_callback = error_callback
         self._pool = pool
         if callback is not None or error_callback is not None:
-            self._completed = threading.Event()
             # no thread can be started later, while the interpreter ends
             callbacks.start()
 
     def ready(self) -> bool:
         """True once the task has ended and its callback has returned."""
-        return self._event().is_set()
+        return self._completed or (self._ended and self._callbacks.is_current())
 
     def successful(self) -> bool:
         """True where it ended without an exception.
@@ -281,7 +282,7 @@ class AsyncResult(Generic[T]):
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until it is ready, or ``timeout`` seconds have passed."""
-        in_turns(self._event().wait, timeout)
+        self._wait(timeout)
 
     def get(self, timeout: float | None = None) -> T:
         """The result, once it is ready.
@@ -291,7 +292,7 @@ class AsyncResult(Generic[T]):
             Exception: what the task raised, the remote traceback as its cause.
             WorkerCrashedError: the task ended its workers.
         """
-        if not in_turns(self._event().wait, timeout):
+        if not self._wait(timeout):
             raise _TimeoutError
         if self._error is not None:
             raise self._error
@@ -307,10 +308,10 @@ class AsyncResult(Generic[T]):
 
     def watch(self, wake: Callable[[], None]) -> None:
         """Call ``wake`` once, on any thread, when it is ready; now if it is."""
-        event = self._event()
+        for_end = self._callbacks.is_current()
         with self._lock:
-            if not event.is_set():
-                self._watchers.append((wake, event))
+            if not (self._completed or (self._ended and for_end)):
+                self._watchers.append((wake, for_end))
                 return
         wake()
 
@@ -319,11 +320,20 @@ class AsyncResult(Generic[T]):
         with self._lock:
             self._watchers = [watcher for watcher in self._watchers if watcher[0] != wake]
 
-    def _event(self) -> threading.Event:
-        """The event that makes it ready for the calling thread."""
-        if self._completed is not self._ended and self._callbacks.is_current():
-            return self._ended
-        return self._completed
+    def _wait(self, timeout: float | None) -> bool:
+        """Wait until it is ready; False when ``timeout`` seconds have passed."""
+        if self.ready():
+            return True
+        woken = threading.Lock()
+        woken.acquire()
+        wake = woken.release
+        self.watch(wake)
+        try:
+            limit = None if timeout is None else max(0.0, timeout)
+            return in_turns(functools.partial(woken.acquire, True), limit)
+        finally:
+            if not self._completed:
+                self.unwatch(wake)
 
     # -- sink
 
@@ -347,7 +357,7 @@ class AsyncResult(Generic[T]):
 
     def broken(self, error: BaseException) -> None:
         """The pool cannot go on."""
-        if not self._ended.is_set():
+        if not self._ended:
             self._error = error
             self._settle()
 
@@ -357,9 +367,12 @@ class AsyncResult(Generic[T]):
         self._settle()
 
     def _settle(self) -> None:
-        self._set(self._ended)
         callback = self._callback if self._error is None else self._error_callback
-        if callback is None or not self._callbacks.put(self._run, callback):
+        if callback is None:
+            self._complete()
+            return
+        self._reach(completed=False)
+        if not self._callbacks.put(self._run, callback):
             self._complete()
 
     def _run(self, callback: Callable[[Any], Any]) -> None:
@@ -369,18 +382,17 @@ class AsyncResult(Generic[T]):
             self._complete()
 
     def _complete(self) -> None:
-        if self._completed is not self._ended:
-            self._set(self._completed)
+        self._reach(completed=True)
         self._pool = None
 
-    def _set(self, event: threading.Event) -> None:
+    def _reach(self, *, completed: bool) -> None:
+        """Note that the task has ended, or its callback too, and wake who waits for that."""
         with self._lock:
-            event.set()
+            self._ended, self._completed = True, completed
             watchers = self._watchers
-            if watchers:
-                self._watchers = [watcher for watcher in watchers if watcher[1] is not event]
-        for wake, awaited in watchers:
-            if awaited is event:
+            self._watchers = [] if completed else [one for one in watchers if not one[1]]
+        for wake, for_end in watchers:
+            if completed or for_end:
                 wake()
 
 

@@ -230,14 +230,14 @@ class SharedLoop(Loop):
             self._wake()
         return timer
 
-    def run(self, turn: Callable[[], float | None] = lambda: None) -> None:
+    def run(self, turn: Callable[[], float | None] | None = None) -> None:
         """Run until :meth:`stop`.
 
         Args:
             turn: called before each round; returns when the next one is to come at the latest.
         """
         while not self._stopping:
-            self.run_once(turn())
+            self.run_once(None if turn is None else turn())
 
     def run_once(self, latest: float | None = None) -> None:
         """Wait for the next event, and run what is due and what was posted."""
@@ -277,8 +277,9 @@ class SharedLoop(Loop):
         if self._soon:
             return 0.0
         with self._lock:
-            waits = [wait for wait in (super()._timeout(), self._max_wait) if wait is not None]
-            wait = min(waits, default=None)
+            wait, most = super()._timeout(), self._max_wait
+            if wait is None or (most is not None and most < wait):
+                wait = most
             self._looks_at = math.inf if wait is None else self._clock() + wait
         return wait
 

@@ -58,7 +58,7 @@ def encode(
     raws: list[memoryview] = []
     if len(units) == 1:
         pickled = codec.split(units[0], raws)
-        if locate is None or not any(raw.nbytes >= SHARE_THRESHOLD for raw in raws):
+        if not raws or locate is None or not any(raw.nbytes >= SHARE_THRESHOLD for raw in raws):
             return False, frames.pack(pickled, raws)
     else:
         pickled = b"".join([codec.split(unit, raws) for unit in units])

@@ -5,7 +5,6 @@ Which of its items wait or run is a :class:`fiber._tasks.pending.call_state.Call
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -178,7 +177,9 @@ class Call:
         """
         items = self._slice(start, stop)
         envelope = self._envelope()
-        with contextlib.suppress(*_OF_AN_ITEM), codec.pickling_into(envelope):
+        # not as codec.pickling_into(), which takes as long as pickling a small item
+        before = codec.set_envelope(envelope)
+        try:
             locate = (
                 self.repeated_buffers.locate
                 if shares_memory and self.repeated_buffers is not None
@@ -188,7 +189,11 @@ class Call:
             apart, segments = arguments.encode(units, locate)
             self._keep(envelope, start, stop)
             return self.mode | Mode.APART if apart else self.mode, segments
-        # one item is to blame: each is pickled by itself, and its error has no other one for its context
+        except _OF_AN_ITEM:
+            # one item is to blame: each is pickled by itself, and its error has no other one for its context
+            pass
+        finally:
+            codec.set_envelope(before)
         return self._encode_singly(items, start)
 
     def _units(self, items: list[Any], start: int) -> list[list[Any]]:

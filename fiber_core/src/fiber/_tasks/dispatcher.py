@@ -618,13 +618,14 @@ class Dispatcher:
     def _done(self, session: Session, body: memoryview) -> None:
         done, pickled = protocol.read_done(body)
         received = ReceivedOutcomes(pickled, done.start, done.stop)
-        happened: list[events.Event] = []
+        event: events.Event
         if done.start < done.stop:
-            event = events.UnitsDone(session.name, done.entry, done.start, done.stop, done.seconds)
-            happened.append(event)
-        if done.credits:
-            happened.append(events.WorkerAsked(session.name, done.credits))
-        if not happened:
+            event = events.UnitsDone(
+                session.name, done.entry, done.start, done.stop, done.seconds, done.credits
+            )
+        elif done.credits:
+            event = events.WorkerAsked(session.name, done.credits)
+        else:
             return
         with self.lock:
             self._received = received
@@ -632,7 +633,7 @@ class Dispatcher:
             if self.tracer is not None and done.start < done.stop:
                 self.tracer.done(session.ident, done, len(pickled))
             try:
-                self._feed(*happened)
+                self._feed(event)
             finally:
                 self._received = None
                 self._reporter = ""
@@ -657,17 +658,16 @@ class Dispatcher:
     def _release(self, call: Call) -> None:
         self._shared_functions.call_done(call, self._calls, self._sessions)
 
-    def _feed(self, *happened: events.Event) -> None:
+    def _feed(self, event: events.Event) -> None:
         now = time.monotonic()
-        steps = self.table.handle(happened[0], now)
-        for event in happened[1:]:
-            steps += self.table.handle(event, now)
-        self._carry_out(steps)
+        self._carry_out(self.table.handle(event, now))
         while self._resized:
             call = self._resized.popleft()
             observed = events.SizeObserved(call.number, call.item_bytes)
             self._carry_out(self.table.handle(observed, now))
-        self._timer.set(self.table.next_deadline())
+        deadline = self.table.next_deadline()
+        if deadline is not None:
+            self._timer.set(deadline)
 
     def _carry_out(self, steps: Iterable[events.Command]) -> None:
         failure: BaseException | None = None

@@ -72,7 +72,7 @@ class Outcomes:
 
     def encode(self) -> list[frames.Buffer]:
         """All of it as segments."""
-        if len(self._values) == 1:
+        if len(self._values) == 1 and self._mutable:
             try:
                 # alone, a result affects no other, and its large buffers need not be copied
                 return _dumps((self._values, self._errors, self._packed))
@@ -128,11 +128,10 @@ class ReceivedOutcomes:
         if self._failure is not None:
             return [None] * (stop - start), dict.fromkeys(range(start, stop), self._failure)
         first = self._first
-        errors = {
-            first + position: error
-            for position, error in self._errors.items()
-            if start <= first + position < stop
-        }
+        errors: dict[int, BaseException | None] = {}
+        for position, error in self._errors.items():
+            if start <= first + position < stop:
+                errors[first + position] = error
         return self._values[start - first : stop - first], errors
 
 

@@ -48,7 +48,7 @@ class Session:
         start, stop, context = step.start, step.stop, call.context
         head = Tasks(step.entry, step.call, start, stop, step.chunk, mode, call.digest, context)
         self._peer.send(Kind.TASKS, self._target, step.entry, [head.encode(), *segments])
-        return sum(len(segment) for segment in segments) / (step.stop - step.start)
+        return sum(map(len, segments)) / (step.stop - step.start)
 
     def send_entry_singly(self, held: HeldView, call: Call | None) -> None:
         """Send the items of an entry each pickled by itself; with call=None, stand-ins that fail."""

@@ -336,28 +336,29 @@ def split(
 def loads(body: memoryview) -> Any:
     """Object of a body; its out-of-band buffers are views of the body."""
     pickled, buffers = frames.unpack(body)
-    with _missing_modules_explained():
+    try:
         return pickle.loads(pickled, buffers=buffers)
+    except ModuleNotFoundError as error:
+        _explain_missing(error)
+        raise
 
 
 def loads_all(pickled: memoryview, buffers: Iterable[frames.Buffer]) -> list[Any]:
     """Objects of several concatenated pickles, whose buffers follow in the same order."""
     stream, ordered, found = io.BytesIO(pickled), iter(buffers), []
-    with _missing_modules_explained():
+    try:
         while stream.tell() < len(pickled):
             # an unpickler each: memos are not shared between them
             found.append(pickle.load(stream, buffers=ordered))
+    except ModuleNotFoundError as error:
+        _explain_missing(error)
+        raise
     return found
 
 
-@contextlib.contextmanager
-def _missing_modules_explained() -> Iterator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if _missing_module_hook is not None:
-            _missing_module_hook(error)
-        raise
+def _explain_missing(error: ModuleNotFoundError) -> None:
+    if _missing_module_hook is not None:
+        _missing_module_hook(error)
 
 
 def set_missing_module_hook(explain: Callable[[ModuleNotFoundError], None] | None) -> None:
@@ -461,8 +462,8 @@ def with_traceback(error: BaseException) -> Any:
     again without that call. An error that cannot be pickled and unpickled is replaced by a
     ``MaybeEncodingError`` with the same text, so that no custom exception can break its receiver.
     """
-    if isinstance(error, ModuleNotFoundError) and _missing_module_hook is not None:
-        _missing_module_hook(error)
+    if isinstance(error, ModuleNotFoundError):
+        _explain_missing(error)
     trace = from_users_frames(error.__traceback__)
     if trace is None and type(error.__cause__).__name__ == "RemoteTraceback":
         # it came as it is, and was raised again by Fiber alone

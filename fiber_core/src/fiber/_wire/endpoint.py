@@ -112,20 +112,29 @@ class Peer:
 
         Callable from any thread; returns at once; nothing happens where the peer is gone.
         """
-        cut = frames.split(kind, target, number, segments, max_frame=self._endpoint.max_frame)
+        max_frame = self._endpoint.max_frame
+        size = sum(map(len, segments))
         with self._lock:
             if not self.alive:
                 return
-            self._waiting.extend(cut)
+            if self._window is None and size + frames.HEADER.size <= max_frame:
+                # nothing can wait: as quick as it gets
+                self._transmit(kind, target, number, size, segments)
+                return
+            self._waiting.extend(frames.split(kind, target, number, segments, max_frame=max_frame))
             self._flush()
 
     def _flush(self) -> None:
         window = self._window
         while self._waiting and (window is None or self._sent - self._acked < window):
-            kind, target, number, size, pieces = self._waiting.popleft()
-            self._sent += 1
-            head = frames.header(kind, target=target, id=number, size=size)
-            self._endpoint.transmit(self._listener, self._pipe, head, pieces)
+            self._transmit(*self._waiting.popleft())
+
+    def _transmit(
+        self, kind: Kind, target: int, number: int, size: int, pieces: Sequence[frames.Buffer]
+    ) -> None:
+        self._sent += 1
+        head = frames.header(kind, target=target, id=number, size=size)
+        self._endpoint.transmit(self._listener, self._pipe, head, pieces)
 
     def acknowledged(self, ack: int) -> None:
         """Open the window by the frames that the peer has received, as it says in each header.
@@ -141,7 +150,8 @@ class Peer:
                 msg = f"a peer acknowledges {taken} frames of {self._sent - self._acked}"
                 raise WireError(msg)
             self._acked += taken
-            self._flush()
+            if self._waiting:
+                self._flush()
 
     def close(self) -> None:
         """Close the connection; services are notified as of any loss."""

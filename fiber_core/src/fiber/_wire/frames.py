@@ -154,7 +154,7 @@ def split(
     The pieces are views of the given segments; nothing is copied.
     """
     room = max_frame - HEADER.size
-    total = sum(len(segment) for segment in segments)
+    total = sum(map(len, segments))
     if total <= room:
         yield kind, target, number, total, list(segments)
         return

@@ -155,7 +155,7 @@ class Link:
             PeerLostError: the other side is gone, and all that it sent was received.
             WireError: the other side sent a malformed frame.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if not timeout else time.monotonic() + timeout
         while True:
             # read before receiving, so that what came before the end is still returned
             lost = self.lost
@@ -167,8 +167,8 @@ class Link:
                 continue
             if lost:
                 raise PeerLostError(self._gone())
-            wait = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if wait == 0.0:
+            wait = timeout if deadline is None else max(0.0, deadline - time.monotonic())
+            if wait == 0:
                 return None
             self.wait(wait)
 

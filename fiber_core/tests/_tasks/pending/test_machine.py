@@ -128,18 +128,20 @@ class Histories(RuleBasedStateMachine):
 
     def report_and_ask_for(self, model, units, took):
         if model.pieces:
-            self.report_for(model, units, took)
+            self.report_for(model, units, took, asks=True)
         self.ask_for(model, 2)
 
-    def report_for(self, model, units, took):
+    def report_for(self, model, units, took, *, asks=False):
         piece = model.pieces[0]
         start, stop = piece.done, min(piece.done + units * piece.chunk, piece.stop)
         self.now += took
         piece.done = stop
         if stop == piece.stop:
             model.pieces.pop(0)
+        credits_ = int(asks and not model.retired and model.credits + len(model.pieces) < 2)
+        model.credits += credits_
         self.feed(
-            UnitsDone(model.name, piece.entry, start, stop, took),
+            UnitsDone(model.name, piece.entry, start, stop, took, credits_),
             reported=(piece.call, start, stop),
         )
         task = self.tasks[piece.call]

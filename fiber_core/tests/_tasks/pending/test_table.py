@@ -64,18 +64,17 @@ class Play:
         """The entry that was sent to a worker last."""
         return [sent for sent in self.sent if sent.worker == worker][-1]
 
-    def finish(self, worker, seconds=1e-4, units=None):
+    def finish(self, worker, seconds=1e-4, units=None, asks=0):
         """Report the next ``units`` of the entry that a worker runs, or all; each took ``seconds``."""
         held = self.table.held(worker)[0]
         chunk = next(sent.chunk for sent in self.sent if sent.entry == held.entry)
         stop = held.stop if units is None else min(held.stop, held.done + units * chunk)
         took = seconds * -(-(stop - held.done) // chunk)
-        return self(UnitsDone(worker, held.entry, held.done, stop, took))
+        return self(UnitsDone(worker, held.entry, held.done, stop, took, asks))
 
     def turn(self, worker, seconds=1e-4):
         """Report the entry that a worker runs, and let it ask for another."""
-        self.finish(worker, seconds)
-        self(WorkerAsked(worker))
+        self.finish(worker, seconds, asks=1)
 
     def kill(self, worker, kind=ReasonKind.SIGNAL, counts=True):
         return self(WorkerLost(worker, death(worker, kind), counts))

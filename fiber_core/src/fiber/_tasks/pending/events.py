@@ -102,6 +102,8 @@ class UnitsDone:
     stop: int
     #: how long they took, all together
     seconds: float
+    #: how many more entries the worker can take, as in :class:`WorkerAsked`
+    credits: int = 0
 
 
 @values.frozen

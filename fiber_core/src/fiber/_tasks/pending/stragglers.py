@@ -184,12 +184,11 @@ class StragglerWatch:
 
     def next_deadline(self, idle: int) -> float | None:
         """The next deadline while ``idle`` workers are idle; None where there is none."""
-        moments = []
-        if self.revokes:
-            moments.append(self.revokes[0][0])
+        first = self.revokes[0][0] if self.revokes else None
         if self.heap and self.unanswered < idle:
-            moments.append(self.heap[0][0])
-        return min(moments, default=None)
+            moment = self.heap[0][0]
+            return moment if first is None else min(first, moment)
+        return first
 
     @property
     def _answer_timeout(self) -> float:

@@ -60,7 +60,7 @@ class Assigner:
                 return
             queue.rotate_ordinary()
             units = 1
-            if call.retry:
+            if call.retry and call.queued > 1:
                 units = batch_units(
                     self._policy,
                     call.pace.mean,
@@ -487,6 +487,9 @@ class PendingTable:
             self._ledger.accept(call, start, stop, out)
         if stop == entry.stop:
             self._ledger.release(entry)
+        if event.credits and not (worker.is_closed or worker.is_retired):
+            worker.credits += event.credits
+        if stop == entry.stop or event.credits:
             self._ledger.update(worker, out)
 
     def _revoke_answered(
