@@ -228,7 +228,7 @@ class Queue(_QueueHandle[T]):
             and memories.is_larger(value, memories.LARGE)
             and self._object.takes_memory()
         ):
-            item: Item = load_object("fiber._objects.queue.lanes:encoded")(value)
+            item: Item = load_object("fiber._objects.queue.descriptor_stream:encoded")(value)
             return item
         return encode(value, self._uses, auth_domain=auth_domain)
 

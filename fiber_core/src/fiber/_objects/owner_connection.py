@@ -16,7 +16,7 @@ from fiber._wire.frames import Buffer, Message
 from fiber.exceptions import PeerLostError, TransportError
 
 if TYPE_CHECKING:
-    from fiber._objects.queue.lanes import Lane
+    from fiber._objects.queue.descriptor_stream import DescriptorStream
     from fiber._objects.store import Store
     from fiber._wire.client import Client, PendingCall
 
@@ -56,10 +56,10 @@ class Owner:
         self._failed = False
         self._cause: BaseException | None = None
         self._page: ProgressPage | None = None
-        # guards the lane, and is held while it is made
-        self._meeting = threading.Lock()
-        self._lane: Lane | None = None
-        self._has_met = False
+        # guards the stream, and is held while it is made
+        self._stream_lock = threading.Lock()
+        self._stream: DescriptorStream | None = None
+        self._has_tried_stream = False
         # runs actions in order that must not delay user threads or the handler thread
         self._executor = SerialExecutor(f"fiber-owner-{ident}", expected=PeerLostError)
 
@@ -177,28 +177,28 @@ class Owner:
     # -- descriptors of items in memory
 
     @property
-    def lane(self) -> Lane | None:
-        """The lane to it, if there is one so far."""
-        return self._lane
+    def descriptor_stream(self) -> DescriptorStream | None:
+        """Stream for descriptors to the owner, if there is one so far."""
+        return self._stream
 
-    def meet(self, target: int) -> Lane | None:
-        """The lane to it, which is made by its queue with some target; None where there cannot be one.
+    def open_descriptor_stream(self, target: int) -> DescriptorStream | None:
+        """Return the stream for descriptors to the owner, made by its queue ``target``; None where impossible.
 
         Not on the handler thread.
 
         Raises:
             PeerLostError: it is lost.
         """
-        with self._meeting:
-            if not self._has_met:
+        with self._stream_lock:
+            if not self._has_tried_stream:
                 if self._store.has_descriptors and self.is_same_host:
-                    make = load_object("fiber._objects.queue.lanes:meet")
-                    make(self, target, self._keep_lane)
-                self._has_met = True
-            return self._lane
+                    make = load_object("fiber._objects.queue.descriptor_stream:open_stream")
+                    make(self, target, self._keep_stream)
+                self._has_tried_stream = True
+            return self._stream
 
-    def _keep_lane(self, lane: Lane) -> None:
-        self._lane = lane
+    def _keep_stream(self, stream: DescriptorStream) -> None:
+        self._stream = stream
 
     # -- the end
 
@@ -211,9 +211,9 @@ class Owner:
         self._executor.end()
         if self._page is not None:
             self._page.close()
-        lane = self._lane
-        if lane is not None:
-            lane.close()
+        stream = self._stream
+        if stream is not None:
+            stream.close()
 
     def close(self) -> None:
         """End the executor and wait for it; idempotent."""

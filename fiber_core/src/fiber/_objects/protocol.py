@@ -1,7 +1,7 @@
 """Messages about shared objects, queues and pipes foremost; layouts only.
 
 Each message goes to the object's target. Its first byte is an ``Op`` or a ``Notice``; all numbers
-are little-endian. ``ATTACH``, ``OFFER``, ``SIZE``, ``TASK_DONE``, ``JOIN``, ``FETCH`` and ``MEET`` are calls; all others
+are little-endian. ``ATTACH``, ``OFFER``, ``SIZE``, ``TASK_DONE``, ``JOIN``, ``FETCH`` and ``OPEN_STREAM`` are calls; all others
 are casts, both ways.
 
 A reader's items are numbered from 1 as they are delivered. ``REQUEST`` and ``SETTLE`` have the number
@@ -48,8 +48,8 @@ class Op(enum.IntEnum):
     ENDING = 29
     #: of an end of a pipe: send a descriptor of its socket
     FETCH = 30
-    #: of a queue: make a lane for descriptors of items, see queue/lanes.py
-    MEET = 31
+    #: of a queue: make a stream for descriptors of items, see queue/descriptor_stream.py
+    OPEN_STREAM = 31
 
 
 class Notice(enum.IntEnum):
@@ -138,9 +138,9 @@ FETCH = struct.Struct("<BQ16s16s")
 #: the answer: 1 where that was sent; 0 where a pickle follows: address, end and reference id of a bridge
 FETCHED = struct.Struct("<B")
 #: direction, name and token as of FETCH
-MEET = struct.Struct("<BB16s16s")
-#: the answer: 1 where one side of the lane was sent
-MET = struct.Struct("<B")
+OPEN_STREAM = struct.Struct("<BB16s16s")
+#: the answer: 1 where one side of the stream was sent
+STREAM_OPENED = struct.Struct("<B")
 
 NOTICE = struct.Struct("<BB")
 #: direction, batches

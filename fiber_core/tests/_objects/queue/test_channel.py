@@ -122,7 +122,7 @@ def test_a_false_or_repeated_position_of_an_item_with_references_is_refused(posi
 
 
 @pytest.mark.parametrize("listed", [b"{", b"[1]", b'[["a", 1, 2]]', b"[" * 100_000, None])
-def test_tickets_that_make_no_sense_are_refused(listed):
+def test_references_that_make_no_sense_are_refused(listed):
     body = b"ab" if listed is None else struct.pack("<I", len(listed)) + listed
     with pytest.raises(WireError):
         ItemWithReferences(body).references()

@@ -8,7 +8,7 @@ import queue
 import threading
 from typing import TYPE_CHECKING, Any, cast
 
-from fiber._objects import couriers, protocol
+from fiber._objects import descriptor_passing, protocol
 from fiber._objects.address import Address, Kind
 from fiber._objects.handle import encode, encode_into
 from fiber._objects.owned_object import OwnedObject
@@ -212,7 +212,7 @@ class End(OwnedObject):
         return (
             isinstance(way, PacketSocket)
             and self._store.is_near(peer, self.near_domain)
-            and couriers.send(way.filenos(), name, token)
+            and descriptor_passing.send(way.filenos(), name, token)
         )
 
     # -- the fetching of one that was loaded
@@ -249,7 +249,7 @@ class Fetching:
         self._lock = threading.Lock()
         self._found: PacketSocket | FarEnd | None = None
         self._error: PeerLostError | None = None
-        self._inbox = couriers.Inbox()
+        self._inbox = descriptor_passing.Inbox()
         try:
             message = protocol.FETCH.pack(
                 Op.FETCH, reference_id, self._inbox.name, self._inbox.token

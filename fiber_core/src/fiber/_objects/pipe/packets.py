@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from fiber._base.waits import TURN, in_turns
-from fiber._objects.couriers import CLOSE_ON_EXEC
+from fiber._objects.descriptor_passing import CLOSE_ON_EXEC
 from fiber._objects.pipe import memories
 from fiber._objects.pipe.memories import ItemInMemory, Memory
 from fiber._objects.queue.messages import Item, ItemWithReferences

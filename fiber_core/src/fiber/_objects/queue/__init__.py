@@ -34,6 +34,6 @@ the package above; calls ``_wire`` for messages.
   commands.
 - ``channel``: the owner's side. ``reader``, ``remote_channel``: the other processes' side.
 - ``tasks``: all three for ``JoinableQueue``.
-- ``lanes``: descriptors of large items between processes of one host.
+- ``descriptor_stream``: descriptors of large items between processes of one host.
 - ``messages``: items and batches. ``progress``: progress pages. ``ready_fd``: readable descriptors.
 """

@@ -51,7 +51,7 @@ from fiber._wire.frames import Message
 from fiber.exceptions import WireError
 
 if TYPE_CHECKING:
-    from fiber._objects.queue.lanes import Lane
+    from fiber._objects.queue.descriptor_stream import DescriptorStream
     from fiber._objects.store import Store
 
 
@@ -175,8 +175,8 @@ class LocalWriter:
                     self._state.window.withdraw(waiting_writer)
 
 
-#: key of the lane in a peer's state; targets are not negative, and -1 is that of its pages
-LANE = -2
+#: key of the stream in a peer's state; targets are not negative, and -1 is that of its pages
+DESCRIPTOR_STREAM = -2
 #: seconds after which prefetched items are recalled for a reader that waits
 GRACE = 0.005
 
@@ -376,8 +376,8 @@ class Channel(OwnedObject):
         elif op == Op.RETURN_CREDIT:
             count = protocol.read(protocol.RETURN_CREDIT, body)[2]
             self.execute(direction, state.return_credit(peer, count))
-        elif op == Op.MEET:
-            self._meet(peer, message)
+        elif op == Op.OPEN_STREAM:
+            self._open_stream(peer, message)
         elif op == Op.SIZE:
             size = protocol.SIZED.pack(state.size)
             peer.send(Frame.REPLY, self.target, message.id, [size])
@@ -400,25 +400,27 @@ class Channel(OwnedObject):
 
     # -- items in memory
 
-    def _meet(self, peer: Peer, message: Message) -> None:
-        _, _, name, token = protocol.read(protocol.MEET, message.body)
+    def _open_stream(self, peer: Peer, message: Message) -> None:
+        _, _, name, token = protocol.read(protocol.OPEN_STREAM, message.body)
         is_sent = False
         if self._store.has_descriptors and self._store.is_near(peer):
-            is_sent = load_object("fiber._objects.queue.lanes:met")(peer, name, token)
+            is_sent = load_object("fiber._objects.queue.descriptor_stream:accept_stream")(
+                peer, name, token
+            )
         if message.kind is Frame.CALL:
-            peer.send(Frame.REPLY, self.target, message.id, [protocol.MET.pack(is_sent)])
+            peer.send(Frame.REPLY, self.target, message.id, [protocol.STREAM_OPENED.pack(is_sent)])
 
     @staticmethod
     def _arrived(peer: Peer, items: Sequence[Item]) -> Sequence[Item]:
-        lane: Lane | None = peer.state.get(LANE)  # type: ignore[assignment] # ours alone
-        return items if lane is None else lane.arrived(items)
+        stream: DescriptorStream | None = peer.state.get(DESCRIPTOR_STREAM)  # type: ignore[assignment] # ours alone
+        return items if stream is None else stream.receive_items(items)
 
     def _sent(self, peer: Peer, items: Sequence[Item]) -> Sequence[Item]:
         if ItemInMemory not in map(type, items):
             return items
-        lane: Lane | None = peer.state.get(LANE)  # type: ignore[assignment] # ours alone
-        if lane is not None and lane.is_met and peer in self._seen:
-            return lane.sent(items)
+        stream: DescriptorStream | None = peer.state.get(DESCRIPTOR_STREAM)  # type: ignore[assignment] # ours alone
+        if stream is not None and stream.is_open and peer in self._seen:
+            return stream.send_items(items)
         return [item.copy() if type(item) is ItemInMemory else item for item in items]
 
     def _send_notice(self, peer: object, direction: int, notice: Notice) -> None:

@@ -2,8 +2,8 @@
 
 Batch, little-endian: ``I`` items, ``I`` items among them that are marked, ``Q`` length of each
 item, ``I`` position of each one that is marked, then the items. Marked are those with references, and, by
-the highest bit of the position, tickets: their items are in memory whose descriptors come another way
-(``lanes``), ``Q`` number of the descriptor, ``Q`` bytes of the item.
+the highest bit of the position, references to memory: their items' descriptors come another way
+(``descriptor_stream``), ``Q`` number of the descriptor, ``Q`` bytes of the item.
 
 An item with references (its pickle contains handles of shared objects) carries the ids of these references
 beside the pickle, so that a process which drops it unread can release them: ``I`` length of a JSON list of
@@ -26,7 +26,7 @@ from fiber.exceptions import WireError
 
 _HEAD = struct.Struct("<II")
 _LENGTH = struct.Struct("<I")
-_TICKET = struct.Struct("<QQ")
+_MEMORY_REFERENCE = struct.Struct("<QQ")
 #: batches with smaller items on average are copied once and sliced: quicker than views
 _SMALL = 4096
 #: bytes from which on an item is a segment of its own; smaller ones are joined
@@ -88,24 +88,24 @@ class ItemWithReferences:
         return int(length)
 
 
-class Ticket(ItemWithReferences):
-    """What is in a batch for an item whose memory comes another way."""
+class MemoryReference(ItemWithReferences):
+    """Reference to an item in memory, whose descriptor comes through a descriptor stream."""
 
     __slots__ = ()
 
     @classmethod
-    def to(cls, number: int, size: int) -> Ticket:
-        """Make one for a descriptor with a number, and an item of so many bytes."""
-        return cls(_TICKET.pack(number, size))
+    def to(cls, number: int, size: int) -> MemoryReference:
+        """Make a reference to a descriptor's number and an item of so many bytes."""
+        return cls(_MEMORY_REFERENCE.pack(number, size))
 
     @property
     def pickled(self) -> memoryview:
-        """There is none here.
+        """A reference has no pickle.
 
         Raises:
             WireError: always.
         """
-        msg = "an item in memory came to a process that has no lane to its sender"
+        msg = "an item in memory came to a process that has no stream from its sender"
         raise WireError(msg)
 
     def fields(self) -> tuple[int, int]:
@@ -115,9 +115,9 @@ class Ticket(ItemWithReferences):
             WireError: it is malformed.
         """
         try:
-            number, size = _TICKET.unpack(self.body)
+            number, size = _MEMORY_REFERENCE.unpack(self.body)
         except struct.error as error:
-            msg = f"a ticket for an item in memory has {len(self.body)} bytes"
+            msg = f"a reference to an item in memory has {len(self.body)} bytes"
             raise WireError(msg) from error
         return number, size
 
@@ -125,9 +125,9 @@ class Ticket(ItemWithReferences):
 Item: TypeAlias = Buffer | ItemWithReferences
 
 
-_MARKED = frozenset({ItemWithReferences, Ticket})
-#: in the position of a ticket
-_IS_TICKET = 2**31
+_MARKED = frozenset({ItemWithReferences, MemoryReference})
+#: bit in the position of a reference
+_IS_MEMORY_REFERENCE = 2**31
 
 
 def count_to_none(returned: Iterable[tuple[int, Item]], fresh: Iterable[Item], count: int) -> int:
@@ -156,7 +156,9 @@ def pack(items: Sequence[Item]) -> list[Buffer]:
     bodies: Sequence[Any] = items
     if marked:
         bodies = [item.body if isinstance(item, ItemWithReferences) else item for item in items]
-        marked = [n | _IS_TICKET if type(items[n]) is Ticket else n for n in marked]
+        marked = [
+            n | _IS_MEMORY_REFERENCE if type(items[n]) is MemoryReference else n for n in marked
+        ]
     head = struct.pack(f"<II{count}Q{len(marked)}I", count, len(marked), *lengths, *marked)
     if not lengths or max(lengths) < _LARGE:
         return [b"".join((head, *bodies))]
@@ -199,10 +201,10 @@ def unpack(body: memoryview) -> list[Item]:
         items.append(data[start:end])
         start = end
     for position in positions:
-        is_ticket, at = position & _IS_TICKET, position & ~_IS_TICKET
+        is_memory_reference, at = position & _IS_MEMORY_REFERENCE, position & ~_IS_MEMORY_REFERENCE
         item = items[at] if at < count else None
         if item is None or isinstance(item, ItemWithReferences):
             msg = f"a batch of {count} items lists item {at} with references twice or falsely"
             raise WireError(msg)
-        items[at] = Ticket(item) if is_ticket else ItemWithReferences(item)
+        items[at] = MemoryReference(item) if is_memory_reference else ItemWithReferences(item)
     return items

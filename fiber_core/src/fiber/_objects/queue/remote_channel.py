@@ -367,24 +367,24 @@ class RemoteChannel(RemoteObject):
     # -- items in memory
 
     def takes_memory(self) -> bool:
-        """True where items in memory may be put; asks the owner for a lane if there is none yet."""
+        """True where items in memory may be put; asks the owner for a stream if there is none yet."""
         try:
-            return self._owner.meet(self.target) is not None
+            return self._owner.open_descriptor_stream(self.target) is not None
         except PeerLostError:
             return False
 
     def sent(self, items: Sequence[Item]) -> Sequence[Item]:
         """Items for a message to the owner."""
-        lane = self._owner.lane
-        if lane is not None:
-            return lane.sent(items)
+        stream = self._owner.descriptor_stream
+        if stream is not None:
+            return stream.send_items(items)
         return [item.copy() if type(item) is ItemInMemory else item for item in items]
 
     def _arrived(self, batch: memoryview) -> Sequence[Item]:
-        """Items of a message of the owner; the first large one asks for a lane for those that follow."""
-        items, lane = messages.unpack(batch), self._owner.lane
-        if lane is not None:
-            return lane.arrived(items)
+        """Items of a message of the owner; the first large one asks for a stream for those that follow."""
+        items, stream = messages.unpack(batch), self._owner.descriptor_stream
+        if stream is not None:
+            return stream.receive_items(items)
         if len(batch) >= memories.LARGE and self._owner.is_same_host:
             self.submit(self.takes_memory)
         return items

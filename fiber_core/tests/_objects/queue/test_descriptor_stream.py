@@ -13,9 +13,9 @@ import pytest
 from fiber._objects.handle import decode
 from fiber._objects.pipe import memories
 from fiber._objects.pipe.memories import ItemInMemory
-from fiber._objects.queue import lanes
-from fiber._objects.queue.channel import LANE
-from fiber._objects.queue.messages import Ticket
+from fiber._objects.queue import descriptor_stream
+from fiber._objects.queue.channel import DESCRIPTOR_STREAM
+from fiber._objects.queue.messages import MemoryReference
 from fiber.exceptions import PeerLostError, WireError
 from objects_world import fetching
 from waiting import until
@@ -59,7 +59,7 @@ def large(number):
 def put(side, *values):
     for value in values:
         assert side.takes_memory() or side._store.host != "elsewhere"
-        side.writer(0).put(lanes.encoded(value), True, None)
+        side.writer(0).put(descriptor_stream.encoded(value), True, None)
 
 
 def get(side, timeout=20):
@@ -67,10 +67,16 @@ def get(side, timeout=20):
 
 
 def reading(node, made, ident):
-    """A reader that has its lane."""
+    """A reader that has its stream."""
     remote = node(ident).remote(made)
     assert remote.takes_memory()
-    until(lambda: any(peer.state[LANE].is_met for peer in made._seen if LANE in peer.state))
+    until(
+        lambda: any(
+            peer.state[DESCRIPTOR_STREAM].is_open
+            for peer in made._seen
+            if DESCRIPTOR_STREAM in peer.state
+        )
+    )
     return remote
 
 
@@ -139,22 +145,26 @@ def test_a_reader_still_gets_what_it_has_when_the_owner_is_gone(world, node, mad
         get(reader)
 
 
-def test_the_first_one_that_comes_in_a_message_makes_the_lane_for_the_next(node, made):
+def test_the_first_one_that_comes_in_a_message_makes_the_stream_for_the_next(node, made):
     reader = node("reader").remote(made)
     put(made, large(1))
     assert get(reader) == large(1)
-    until(lambda: any(getattr(peer.state.get(LANE), "is_met", False) for peer in made._seen))
+    until(
+        lambda: any(
+            getattr(peer.state.get(DESCRIPTOR_STREAM), "is_open", False) for peer in made._seen
+        )
+    )
     put(made, large(2))
     assert type(reader.reader(0).take(True, None)) is ItemInMemory
 
 
-def test_a_lane_is_there_before_its_owner_is_told_that_it_may_send_by_it(node, made, monkeypatch):
+def test_a_stream_is_there_before_its_owner_is_told_that_it_may_send_by_it(node, made, monkeypatch):
     reader = node("reader").remote(made)
     owner, there = reader._owner, []
     cast = owner.cast
 
     def told(*message):
-        there.append(owner.lane is not None)
+        there.append(owner.descriptor_stream is not None)
         cast(*message)
 
     monkeypatch.setattr(owner, "cast", told)
@@ -162,9 +172,9 @@ def test_a_lane_is_there_before_its_owner_is_told_that_it_may_send_by_it(node, m
     assert there == [True]
 
 
-def test_a_ticket_without_its_item_is_never_taken_for_one():
-    with pytest.raises(WireError, match="no lane to its sender"):
-        decode(Ticket.to(7, SIZE))
+def test_a_reference_without_its_item_is_never_taken_for_one():
+    with pytest.raises(WireError, match="no stream from its sender"):
+        decode(MemoryReference.to(7, SIZE))
 
 
 @pytest.mark.parametrize("options", [{"host": "elsewhere"}, {"kernel_objects": False}])
@@ -173,7 +183,7 @@ def test_who_cannot_have_descriptors_gets_and_puts_bytes(world, made, options):
     put(made, large(1))
     assert not side.takes_memory()
     assert type(side.reader(0).take(True, None)) is not ItemInMemory
-    side.writer(0).put(lanes.encoded(large(2)), True, None)
+    side.writer(0).put(descriptor_stream.encoded(large(2)), True, None)
     assert get(made) == large(2)
 
 
@@ -212,7 +222,7 @@ def no_descriptor_left():
 
 def test_where_no_descriptor_is_left_items_arrive_all_the_same(made, writer):
     writer.takes_memory()
-    items = [lanes.encoded(large(number)) for number in range(3)]
+    items = [descriptor_stream.encoded(large(number)) for number in range(3)]
     with no_descriptor_left():
         for item in items:
             writer.writer(0).put(item, True, None)
@@ -223,50 +233,50 @@ def test_where_no_descriptor_is_left_items_arrive_all_the_same(made, writer):
 
 def test_where_no_descriptor_is_left_for_memory_a_value_is_pickled_to_bytes():
     with no_descriptor_left():
-        assert type(lanes.encoded(large(3))) is not ItemInMemory
+        assert type(descriptor_stream.encoded(large(3))) is not ItemInMemory
 
 
 class TestLanes:
     @pytest.fixture
-    def lane(self):
-        here, there = lanes.Lane.pair()
+    def stream(self):
+        here, there = descriptor_stream.DescriptorStream.pair()
         yield here, there
         here.close()
         there.close()
 
-    def test_one_that_is_full_has_copies(self, lane):
-        here, _ = lane
-        item = lanes.encoded(large(1))
-        sent = [here.sent([item])[0] for _ in range(2000)]
-        kinds = [type(one) is Ticket for one in sent]
+    def test_one_that_is_full_has_copies(self, stream):
+        here, _ = stream
+        item = descriptor_stream.encoded(large(1))
+        sent = [here.send_items([item])[0] for _ in range(2000)]
+        kinds = [type(one) is MemoryReference for one in sent]
         assert 0 < kinds.index(False) < 2000
         assert decode(sent[-1]) == large(1)
 
-    def test_tickets_may_come_in_another_order_and_some_never(self, lane):
-        here, there = lane
-        other = lanes.Lane(there.detach())
-        items = [lanes.encoded(large(number)) for number in range(5)]
-        tickets = here.sent(items)
-        found = other.arrived([tickets[3], "small", tickets[1]])
+    def test_references_may_come_in_another_order_and_some_never(self, stream):
+        here, there = stream
+        other = descriptor_stream.DescriptorStream(there.detach())
+        items = [descriptor_stream.encoded(large(number)) for number in range(5)]
+        references = here.send_items(items)
+        found = other.receive_items([references[3], "small", references[1]])
         assert [decode(found[0]), found[1], decode(found[2])] == [large(3), "small", large(1)]
         here.close()
-        assert decode(other.arrived([tickets[4]])[0]) == large(4)
+        assert decode(other.receive_items([references[4]])[0]) == large(4)
         other.close()
 
     @pytest.mark.parametrize("what", ["nothing", "no descriptor", "less memory"])
-    def test_a_ticket_without_its_item_is_an_error(self, lane, what):
-        here, there = lane
+    def test_a_reference_without_its_item_is_an_error(self, stream, what):
+        here, there = stream
         if what == "no descriptor":
-            there.send(lanes._HEAD.pack(1, 10))
+            there.send(descriptor_stream._HEAD.pack(1, 10))
         if what == "less memory":
             with open(os.devnull) as file:
-                socket.send_fds(there, [lanes._HEAD.pack(1, 10)], [file.fileno()])
+                socket.send_fds(there, [descriptor_stream._HEAD.pack(1, 10)], [file.fileno()])
         with pytest.raises(WireError, match="did not come|0 descriptors|has fewer"):
-            here.arrived([Ticket.to(1, 10)])
+            here.receive_items([MemoryReference.to(1, 10)])
 
-    def test_a_malformed_ticket_is_an_error(self):
+    def test_a_malformed_reference_is_an_error(self):
         with pytest.raises(WireError, match="has 3 bytes"):
-            Ticket(b"abc").fields()
+            MemoryReference(b"abc").fields()
 
 
 def test_a_value_that_is_not_large_after_all_is_no_item_in_memory(made):
@@ -277,4 +287,4 @@ def test_a_value_that_is_not_large_after_all_is_no_item_in_memory(made):
             return int, ()
 
     assert memories.is_larger((Pretender(),), memories.LARGE)
-    assert decode(lanes.encoded(Pretender())) == 0
+    assert decode(descriptor_stream.encoded(Pretender())) == 0

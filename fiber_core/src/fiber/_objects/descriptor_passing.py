@@ -1,7 +1,7 @@
-"""Descriptors on their way from one process of a host to another, which asked for them by a message.
+"""Passing of descriptors from one process of a host to another, which has asked for them by a message.
 
-The one that asks has an inbox: an abstract socket, which has no file and is gone with its process. Any
-user of the host may send to it; what counts comes with a token that was told over the run's connection.
+The receiver has an inbox: an abstract socket, which has no file and disappears with its process. Any user of
+the host may send to it. Only messages with a token count, which the receiver sent over the run's connection.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from collections.abc import Sequence
 from fiber._wire import fork
 from fiber._wire.descriptors import OwnedSocket
 
-#: descriptors that come are not inherited by programs that this process starts
+#: received descriptors are not inherited by programs that this process starts
 CLOSE_ON_EXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
 
 log = logging.getLogger("fiber")
 
 
 class Inbox:
-    """Where the descriptors of one object are awaited.
+    """Socket that receives the descriptors of one object.
 
     Raises:
-        OSError: there is no descriptor left for it.
+        OSError: this process may open no more descriptors.
     """
 
     def __init__(self) -> None:
-        #: what whoever has the descriptor is told
+        #: name and token that the sender needs
         self.name, self.token = secrets.token_bytes(16), secrets.token_bytes(16)
         self._socket = OwnedSocket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(_abstract(self.name))
         fork.register(self)
 
     def take(self, count: int = 1) -> list[int]:
-        """So many descriptors, which were sent before.
+        """Receive so many descriptors, which have already been sent.
 
         Raises:
-            OSError: there are none left for them.
+            OSError: this process may open no more descriptors.
         """
         flags = socket.MSG_DONTWAIT | CLOSE_ON_EXEC
         while True:
@@ -55,7 +55,7 @@ class Inbox:
                 raise OSError(errno.EMFILE, msg)
 
     def close(self) -> None:
-        """Close it; idempotent."""
+        """Close the socket. Idempotent."""
         self._socket.close()
 
     # in a process forked by user code
@@ -63,12 +63,12 @@ class Inbox:
 
 
 def send(sent: Sequence[int], name: bytes, token: bytes) -> bool:
-    """Send descriptors; False where no process of this network namespace waits for it."""
+    """Send descriptors; False where no process of this network namespace has that inbox."""
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as courier:
-            courier.setblocking(False)
-            courier.connect(_abstract(name))
-            socket.send_fds(courier, [token], sent)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
+            sock.connect(_abstract(name))
+            socket.send_fds(sock, [token], sent)
     except OSError as error:
         log.debug("fiber: descriptors could not be sent: %s", error)
         return False

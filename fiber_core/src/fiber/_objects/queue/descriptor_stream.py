@@ -1,13 +1,14 @@
-"""Lanes: sockets by which two processes of one host exchange the descriptors of items in memory.
+"""Descriptor streams: sockets by which two processes of one host exchange descriptors of large items.
 
-An item in memory (:class:`~fiber._objects.pipe.memories.ItemInMemory`) is in no message of a queue: a
-*ticket* is, with the number of the descriptor that was sent before by the lane. So it is copied once by who
-puts it and once by who gets it, and the owner of the queue passes it on without reading it.
+The bytes of an item in memory (:class:`~fiber._objects.pipe.memories.ItemInMemory`) are in no message of a
+queue. The message has a *reference*, with the number of the descriptor that was sent before through the stream.
+So an item is copied once by the process that puts it and once by the one that gets it; the owner of the queue
+passes it on without reading it.
 
-A lane is made when the first item needs it, by one call. Where there is none, or no room or no descriptor
-for another item, the item's bytes are in the message.
+A stream is made by one call, when the first item needs it. If there is none, or no room or no descriptor for
+another item, the message has the item's bytes.
 
-Apart from the two sides of queues, which both use it.
+Separate from the two sides of queues, because both use it.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from fiber._base.finalizing import unless_finalizing
-from fiber._objects import couriers, protocol
-from fiber._objects.couriers import CLOSE_ON_EXEC
+from fiber._objects import descriptor_passing, protocol
+from fiber._objects.descriptor_passing import CLOSE_ON_EXEC
 from fiber._objects.handle import encode, encode_into
 from fiber._objects.pipe import memories
 from fiber._objects.pipe.memories import ItemInMemory
 from fiber._objects.pipe.packets import Packet
 from fiber._objects.protocol import Op
-from fiber._objects.queue.channel import LANE
-from fiber._objects.queue.messages import Item, ItemWithReferences, Ticket
+from fiber._objects.queue.channel import DESCRIPTOR_STREAM
+from fiber._objects.queue.messages import Item, ItemWithReferences, MemoryReference
 from fiber._wire import fork
 from fiber._wire.descriptors import NO_ROOM, OwnedSocket
 from fiber.exceptions import WireError
@@ -44,16 +45,16 @@ _DESCRIPTOR = struct.Struct("@i")
 _ANCILLARY = socket.CMSG_SPACE(_DESCRIPTOR.size)
 _SEND_FLAGS = int(socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0))
 _LOOK_FLAGS = CLOSE_ON_EXEC | int(socket.MSG_DONTWAIT | socket.MSG_PEEK)
-#: most items whose tickets have not come, since threads that send overtake each other
+#: most items without a reference yet; there are some, because sending threads overtake each other
 _MOST_FOUND = 64
 #: tries to get a descriptor where none but the spare one is left, which other threads may be faster to use
 _TRIES = 100
 
 
-class Lane:
-    """One side of a lane; descriptors go both ways.
+class DescriptorStream:
+    """One side of a stream; descriptors go both ways.
 
-    Any thread sends; one receives, the one that takes the messages with tickets.
+    Any thread may send. One thread receives: the one that handles the messages with references.
 
     Args:
         descriptor: of a ``SOCK_SEQPACKET`` socket, which belongs to this object from then on.
@@ -63,21 +64,21 @@ class Lane:
     """
 
     def __init__(self, descriptor: int) -> None:
-        # given up for a descriptor that comes while there is no other
+        # closed to make room for a received descriptor when no other is left
         self._spare = -1
         self._socket = OwnedSocket(socket.AF_UNIX, socket.SOCK_SEQPACKET, descriptor)
         self._socket.setblocking(True)
         self._numbers = itertools.count(1)
-        # items whose tickets have not come yet, or never will: their sender died in between
+        # items without a reference yet, or without one for ever, if their sender died in between
         self._found: dict[int, ItemInMemory | bytes] = {}
-        #: True once the other side has it, and may be sent tickets
-        self.is_met = False
+        #: True once the other side has its socket, so that references may be sent to it
+        self.is_open = False
         fork.register(self)
         self._keep_spare()
 
     @classmethod
-    def pair(cls) -> tuple[Lane, socket.socket]:
-        """One side, and the socket of the other one."""
+    def pair(cls) -> tuple[DescriptorStream, socket.socket]:
+        """Make a stream; returns one side, and the socket of the other."""
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         here.setblocking(True)
         there.setblocking(True)
@@ -87,20 +88,20 @@ class Lane:
             there.close()
             raise
 
-    def sent(self, items: Iterable[Item]) -> list[Item]:
-        """Items for a message: tickets in place of those in memory, whose descriptors are sent."""
-        return [self._ticket(item) if type(item) is ItemInMemory else item for item in items]
+    def send_items(self, items: Iterable[Item]) -> list[Item]:
+        """Send the descriptors of items in memory; returns the items, with references in place of these."""
+        return [self._send(item) if type(item) is ItemInMemory else item for item in items]
 
-    def arrived(self, items: Iterable[Item]) -> list[Item]:
-        """Items of a message: those in memory in place of tickets.
+    def receive_items(self, items: Iterable[Item]) -> list[Item]:
+        """Receive the descriptors of references; returns the items, with memory in place of these.
 
         Raises:
-            WireError: a ticket's descriptor was not sent.
+            WireError: the descriptor of a reference was not sent.
         """
-        return [self._item(item) if type(item) is Ticket else item for item in items]
+        return [self._take(item) if type(item) is MemoryReference else item for item in items]
 
     def close(self) -> None:
-        """Close it; idempotent."""
+        """Close the stream. Idempotent."""
         self._socket.release()
         self._give_up_spare()
         self._found.clear()
@@ -112,7 +113,7 @@ class Lane:
     def __del__(self) -> None:
         self.close()
 
-    def _ticket(self, item: ItemInMemory) -> Item:
+    def _send(self, item: ItemInMemory) -> Item:
         number = next(self._numbers)
         head = _HEAD.pack(number, item.size)
         rights = socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(item.fileno())
@@ -121,10 +122,10 @@ class Lane:
         except OSError:
             # the receiver is behind, gone, or this user has too many descriptors on their way
             return item.copy()
-        return Ticket.to(number, item.size)
+        return MemoryReference.to(number, item.size)
 
-    def _item(self, ticket: Ticket) -> Item:
-        number, size = ticket.fields()
+    def _take(self, reference: MemoryReference) -> Item:
+        number, size = reference.fields()
         while number not in self._found:
             self._receive()
         item = self._found.pop(number)
@@ -182,52 +183,54 @@ class Lane:
                 self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
 
-#: in place of name and token: the lane that was asked for is there
-_MET = bytes(16)
+#: in place of name and token: the requested stream has arrived
+_OPENED = bytes(16)
 
 
-def meet(owner: Owner, target: int, keep: Callable[[Lane], object]) -> None:
-    """Have a lane to the owner of a queue with some target, where there can be one.
+def open_stream(owner: Owner, target: int, keep: Callable[[DescriptorStream], object]) -> None:
+    """Open a stream to the owner of a queue, where that is possible.
 
-    Not on the handler thread: it waits for the owner.
+    Not on the handler thread, because it waits for the owner.
 
     Args:
-        owner: the connection to it.
-        target: of the queue.
-        keep: given the lane before the owner sends anything by it.
+        owner: connection to the owner.
+        target: target of the queue.
+        keep: called with the stream, before the owner sends anything through it.
 
     Raises:
         PeerLostError: the owner is lost.
     """
-    with contextlib.suppress(OSError), contextlib.closing(couriers.Inbox()) as inbox:
-        pending = owner.call(target, [protocol.MEET.pack(Op.MEET, 0, inbox.name, inbox.token)])
+    with contextlib.suppress(OSError), contextlib.closing(descriptor_passing.Inbox()) as inbox:
+        pending = owner.call(
+            target, [protocol.OPEN_STREAM.pack(Op.OPEN_STREAM, 0, inbox.name, inbox.token)]
+        )
         pending.wait()
-        (is_sent,) = protocol.read(protocol.MET, pending.result())
+        (is_sent,) = protocol.read(protocol.STREAM_OPENED, pending.result())
         if is_sent:
-            keep(Lane(*inbox.take()))
-            # from now on there is somebody to take what comes
-            owner.cast(target, [protocol.MEET.pack(Op.MEET, 0, _MET, _MET)])
+            keep(DescriptorStream(*inbox.take()))
+            # from now on somebody receives
+            owner.cast(target, [protocol.OPEN_STREAM.pack(Op.OPEN_STREAM, 0, _OPENED, _OPENED)])
 
 
-def met(peer: Peer, name: bytes, token: bytes) -> bool:
-    """Make the owner's side of a lane to a process that asks for one; False where it cannot have it."""
-    if name == _MET:
-        known = peer.state.get(LANE)
-        if isinstance(known, Lane):
-            known.is_met = True
+def accept_stream(peer: Peer, name: bytes, token: bytes) -> bool:
+    """Make the owner's side of a stream that a process requests; False where that is not possible."""
+    if name == _OPENED:
+        known = peer.state.get(DESCRIPTOR_STREAM)
+        if isinstance(known, DescriptorStream):
+            known.is_open = True
         return True
     with contextlib.suppress(OSError):
-        lane, there = Lane.pair()
+        stream, there = DescriptorStream.pair()
         with there:
-            if couriers.send([there.fileno()], name, token):
-                peer.state[LANE] = lane
+            if descriptor_passing.send([there.fileno()], name, token):
+                peer.state[DESCRIPTOR_STREAM] = stream
                 return True
-        lane.close()
+        stream.close()
     return False
 
 
 def encoded(value: Any) -> Item:
-    """Pickle of a large value, in memory as far as it goes."""
+    """Pickle of a large value, in memory where there is room and the value has no references."""
     if not memories.are_few():
         return encode(value)
     try:
