@@ -10,16 +10,23 @@ import socket
 from collections import OrderedDict
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from fiber._base import rooms
 from fiber._objects.handle import decode
 from fiber._objects.pipe import memories
-from fiber._objects.pipe.packets import INLINE, PacketSocket
+from fiber._objects.pipe.packets import INLINE, Packet, PacketSocket
 from fiber._objects.queue.messages import ItemWithReferences
+from fiber._wire.codec import pickled_into
 from waiting import until
 from wire_world import in_thread
 
 REFERENCES = [("owner", ("unix:///there",), 3, 4)]
+
+
+class Array(np.ndarray):
+    """An array of another type, which may be pickled in another way."""
 
 
 def content(item):
@@ -204,6 +211,32 @@ class TestMemories:
         for _ in range(2):
             first.put(pickle.dumps(bytes(2 * INLINE)))
         assert [memory.is_used for memory in kept] == [False]
+
+    def test_large_arrays_are_their_receivers_own_and_all_else_is_what_pickle_makes_of_it(
+        self, ends
+    ):
+        first, second = ends
+        large = np.arange(rooms.LEAST // 8)
+        frozen = large.copy()
+        frozen.flags.writeable = False
+        by_column = np.asfortranarray(large.reshape(16, -1))
+        few = [large, by_column, large[:10], frozen, bytearray(large), large.view(Array), large]
+        many = [large + number for number in range(2 * memories._MOST_PLACES)]
+        for sent in (few, many, few):
+            first.send(pickled_into(Packet, sent))
+            found = decode(second.take())
+            found[0][0] = -1
+            # into the same memory, which changes nothing in what came before
+            first.put(pickle.dumps(bytes(100 * rooms.LEAST)))
+            decode(second.take())
+            assert found[0][0] == -1
+            found[0][0] = sent[0][0]
+            for one, other in zip(sent, found, strict=True):
+                assert type(one) is type(other)
+                assert np.array_equal(one, other)
+        assert [one.flags.writeable for one in found[:4]] == [True, True, True, False]
+        assert found[1].flags.f_contiguous
+        assert found[0] is found[-1]
 
     def test_no_more_is_mapped_than_is_kept(self, ends, monkeypatch):
         monkeypatch.setattr(memories, "_maps", OrderedDict())

@@ -1,8 +1,12 @@
 """Memory of large items in pipes and queues: memfds, which are used again, since getting pages costs more than writing.
 
 Layout: a byte that is 1 while an item is in it which its receiver uses, or may; at byte 8 a random tag; at
-byte 64 the item. The receiver has no other way to tell, and needs none where it dies: then the memory is not
+byte 24 the number of large arrays in the item, then where each begins in it and its bytes; at byte 256 the item.
+The receiver has no other way to tell that it is done, and needs none where it dies: then the memory is not
 used again. Both sides keep it mapped, since to map a megabyte anew costs as much as to copy it five times.
+
+The item is a pickle with all its data. The receiver copies large arrays to memory of its own that it uses again
+(:mod:`fiber._base.rooms`) and loads the rest with them as buffers, in place of new memory for each.
 
 It cannot be made shorter, so that nobody who maps it is killed. Apart from
 :mod:`~fiber._objects.pipe.packets`, which is about messages.
@@ -16,20 +20,25 @@ import mmap
 import os
 import pickle
 import secrets
+import struct
 import sys
 import threading
 import weakref
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
+from fiber._base import rooms
 from fiber._objects.memory import backing
 from fiber._objects.queue.messages import ItemWithReferences, Reference
 from fiber._wire import descriptors
 from fiber._wire.frames import Buffer
 
-_HEAD = 64
+_HEAD = 256
 _FREE, _USED = b"\0", b"\1"
 _TAG_AT, _TAG_SIZE = 8, 16
+_COUNT_AT, _COUNT, _PLACE = 24, struct.Struct("=Q"), struct.Struct("=QQ")
+_MOST_PLACES = (_HEAD - _COUNT_AT - _COUNT.size) // _PLACE.size
 #: bytes of memory that a process keeps for its next items, and the fewest and most memfds that have them
 _KEPT_SIZE = 64 * 2**20
 _FEWEST, _MOST = 2, 32
@@ -70,6 +79,15 @@ class Memory:
         else:
             backing.write(self.fd, data, start)
         self.size = max(self.size, end - _HEAD)
+
+    def note(self, places: Sequence[tuple[int, int]]) -> None:
+        """Note where large arrays are in the item: where each begins, and its bytes."""
+        places = places[:_MOST_PLACES]
+        noted = _COUNT.pack(len(places)) + b"".join(_PLACE.pack(*one) for one in places)
+        if self._map is None:
+            os.pwrite(self.fd, noted, _COUNT_AT)
+        else:
+            self._map[_COUNT_AT : _COUNT_AT + len(noted)] = noted
 
     def prepare(self) -> None:
         """Map it for the next item: its pages are there."""
@@ -162,8 +180,8 @@ class ItemInMemory(ItemWithReferences):
             # Python may map by one more descriptor
             return pickle.loads(self.read())
         try:
-            # in band: nothing of the value is in the memory
-            return pickle.loads(memoryview(memory)[_HEAD : _HEAD + self.size])
+            # nothing of the value is in the memory
+            return _loaded(memory, self.size)
         finally:
             memory[0] = 0
 
@@ -207,6 +225,29 @@ _items: weakref.WeakSet[ItemInMemory] = weakref.WeakSet()
 def are_few() -> bool:
     """True while this process may have another item in memory, with its descriptor."""
     return len(_items) < descriptors.limited_share(8, _ITEMS)
+
+
+# in a pickle: a bytearray whose length and bytes follow; the next of the buffers
+_BYTEARRAY, _BUFFER = b"\x96", b"\x97"
+_BYTEARRAY_HEAD = len(_BYTEARRAY) + 8
+
+
+def _loaded(memory: mmap.mmap, size: int) -> Any:
+    item = memoryview(memory)[_HEAD : _HEAD + size]
+    (count,) = _COUNT.unpack_from(memory, _COUNT_AT)
+    if not count:
+        return pickle.loads(item)
+    places = memoryview(memory)[_COUNT_AT + _COUNT.size :][: _PLACE.size * count]
+    pieces: list[Buffer] = []
+    buffers = []
+    at = 0
+    for begin, length in _PLACE.iter_unpack(places):
+        pieces += item[at : begin - _BYTEARRAY_HEAD], _BUFFER
+        at = begin + length
+        room = rooms.room(length)
+        room[:] = item[begin:at]
+        buffers.append(room)
+    return pickle.loads(b"".join((*pieces, item[at:])), buffers=buffers)
 
 
 # by tag, least recently used first
@@ -270,3 +311,18 @@ def _is_larger(value: Any, size: int) -> bool:
         return len(value) > size
     found = getattr(value, "nbytes", 0)
     return type(found) is int and found > size
+
+
+def is_of_array(data: Any) -> bool:
+    """True for the writable buffer of a numpy array, as its pickling writes it.
+
+    Others are loaded as the bytearray that they would be: their types may rely on it.
+    """
+    if type(data) is not pickle.PickleBuffer:
+        return False
+    with memoryview(data) as view:
+        return (
+            not view.readonly
+            and type(view.obj).__module__ == "numpy"
+            and type(view.obj).__name__ == "ndarray"
+        )

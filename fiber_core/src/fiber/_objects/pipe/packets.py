@@ -21,6 +21,7 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 
+from fiber._base import rooms
 from fiber._base.waits import TURN, in_turns
 from fiber._objects.descriptor_passing import CLOSE_ON_EXEC
 from fiber._objects.pipe import memories
@@ -68,6 +69,8 @@ class Packet:
         self._pieces: list[Buffer] = []
         self._size = 0
         self._memory: Memory | None = None
+        # where large arrays are in the item, see :meth:`Memory.note`
+        self._places: list[tuple[int, int]] = []
 
     def write(self, data: Buffer) -> None:
         """Write a part of the item, which may change afterwards."""
@@ -79,6 +82,8 @@ class Packet:
                 self._memory = memories.take()
                 self._memory.write(b"".join(self._pieces), 0)
             self._memory.write(memoryview(data).cast("B"), self._size)
+            if size >= rooms.LEAST and memories.is_of_array(data):
+                self._places.append((self._size, size))
         self._size += size
 
     def getvalue(self) -> bytes:
@@ -91,6 +96,7 @@ class Packet:
         """Pieces and descriptors of the message, which is sent next."""
         if self._memory is None:
             return (*self._pieces, _FLAGS[flags]), ()
+        self._memory.note(self._places)
         # before it is sent: its receiver may be done with it before the call that sends returns
         self._memory.is_used = True
         return (_LENGTH.pack(self._size), _FLAGS[flags | IN_MEMORY]), (self._memory.fd,)
@@ -106,7 +112,10 @@ class Packet:
     def detach(self) -> ItemInMemory | None:
         """The item, which is the caller's from now on; None where it is so small that it is in no memory."""
         memory, self._memory = self._memory, None
-        return None if memory is None else ItemInMemory(self._size, memory)
+        if memory is None:
+            return None
+        memory.note(self._places)
+        return ItemInMemory(self._size, memory)
 
     def __del__(self) -> None:
         # of one that could not be pickled; without a lock, which this thread may hold

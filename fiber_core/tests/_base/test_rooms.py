@@ -1,0 +1,78 @@
+"""Memory for large data: used again once nothing refers to it, and not before."""
+
+import mmap
+
+import pytest
+
+from fiber._base import rooms
+from fiber._base.rooms import LEAST, room
+
+
+@pytest.fixture(autouse=True)
+def kept(monkeypatch):
+    kept = []
+    monkeypatch.setattr(rooms, "_kept", kept)
+    yield kept
+    assert not rooms._lent
+
+
+@pytest.mark.parametrize("size", [0, 1, LEAST - 1, LEAST, LEAST + 1, 3 * LEAST])
+def test_it_has_the_size_that_was_asked_for_and_can_be_written(size):
+    with room(size) as view:
+        view[:] = bytes(range(256)) * (size // 256) + bytes(size % 256)
+        assert len(view) == size
+        assert view.format == "B"
+
+
+def test_it_is_used_again_once_no_view_of_it_is_left(kept):
+    first = room(2 * LEAST)
+    first[:] = b"a" * (2 * LEAST)
+    part = memoryview(first)[10:20]
+    del first
+    second = room(2 * LEAST)
+    second[:] = b"b" * (2 * LEAST)
+    assert bytes(part) == b"a" * 10
+    assert not kept
+    del part
+    (free,) = kept
+    third = room(2 * LEAST - 1)
+    assert not kept
+    third[0] = 7
+    assert free[0] == 7
+    del second, third
+    assert len(kept) == 2
+
+
+def test_it_is_not_used_for_what_is_much_smaller_or_larger(kept):
+    del (view := [room(2 * LEAST)])[0]
+    assert not view
+    (free,) = kept
+    views = [room(LEAST), room(3 * LEAST)]
+    assert kept == [free]
+    del views
+
+
+def test_no_more_is_kept_than_a_limit_the_last_that_was_used(kept, monkeypatch):
+    monkeypatch.setattr(rooms, "_KEPT_SIZE", 5 * LEAST)
+    views = [room(number * LEAST) for number in (1, 2, 3, 6)]
+    while views:
+        del views[0]
+    # the last one is more than the limit for itself, so that nothing is left
+    assert kept == []
+    views = [room(number * LEAST) for number in (1, 2, 3)]
+    while views:
+        del views[0]
+    assert list(map(len, kept)) == [2 * LEAST, 3 * LEAST]
+    monkeypatch.setattr(rooms, "_MOST", 1)
+    del (views := [room(LEAST)])[0]
+    assert list(map(len, kept)) == [LEAST]
+
+
+def test_where_nothing_can_be_mapped_it_is_the_c_librarys(kept, monkeypatch):
+    def fail(*arguments, **options):
+        raise OSError
+
+    monkeypatch.setattr(mmap, "mmap", fail)
+    view = room(LEAST)
+    view[:] = b"a" * LEAST
+    assert isinstance(view.obj, bytearray)
