@@ -132,7 +132,7 @@ class Check:
 
 
 def lanes(shop: Workshop, changes: Changes | None) -> list[list[Stage]]:
-    """Stages to run beside each other: two lanes that mostly compute, and one that mostly waits."""
+    """Stages to run beside each other: two lanes that mostly compute, and two that mostly wait."""
     first, last = min(shop.pythons, key=_number), max(shop.pythons, key=_number)
     pythons = []
     for version in shop.pythons:
@@ -156,17 +156,20 @@ def lanes(shop: Workshop, changes: Changes | None) -> list[list[Stage]]:
         [
             Check("docker", docker, docker_brief, OF_DOCKER),
             Check("ssh", ssh, ssh_brief, OF_SSH),
-            Check("slurm", slurm, slurm_brief, OF_SLURM),
             Check("k8s on containers", k8s_on_containers, k8s_brief, OF_K8S),
             Check("k8s", k8s, k8s, OF_K8S),
             Check("style, types, docs", static, static),
             Check("wheels", wheels, wheels),
             Check("core on docker", core_on_docker, None, OF_REMOTE_JOBS),
             Check("core on ssh", core_on_ssh, None, OF_REMOTE_JOBS),
-            Check("core on slurm", core_on_slurm, None, (*OF_REMOTE_JOBS, *OF_SLURM)),
-            Check("mpi", mpi, None, OF_MPI),
             Check("an ordinary user (README)", ordinary_user, None, OF_USERS),
             Check("a newcomer (README)", newcomer),
+        ],
+        [
+            # the longest, which hardly computes
+            Check("slurm", slurm, slurm_brief, OF_SLURM),
+            Check("core on slurm", core_on_slurm, None, (*OF_REMOTE_JOBS, *OF_SLURM)),
+            Check("mpi", mpi, None, OF_MPI),
         ],
     ]
     return [[it for check in lane if (it := check.stage(shop, changes))] for lane in checks]
