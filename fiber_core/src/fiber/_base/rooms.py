@@ -22,6 +22,10 @@ LEAST = 256 * 2**10
 _KEPT_SIZE, _MOST = 64 * 2**20, 64
 #: sizes are multiples of it, so that arrays of nearly one size have the same memory
 _GRANULE = 64 * 2**10
+#: bytes from which on pages are to be huge, as those of numpy's own arrays are
+_HUGE = 4 * 2**20
+#: all pages at once, as the flag of ``mmap`` does before it can be said that they are to be huge; Linux 5.14
+_MADV_POPULATE_WRITE = 23
 
 
 class _Loan(weakref.ref[Any]):
@@ -74,8 +78,17 @@ def _again(size: int) -> mmap.mmap | None:
 def _new(size: int) -> mmap.mmap:
     import mmap
 
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
-    return mmap.mmap(-1, size + -size % _GRANULE, flags=flags)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    is_huge = size >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE")
+    if not is_huge:
+        flags |= getattr(mmap, "MAP_POPULATE", 0)
+    memory = mmap.mmap(-1, size + -size % _GRANULE, flags=flags)
+    if is_huge:
+        # a kernel may have neither
+        with contextlib.suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+            memory.madvise(_MADV_POPULATE_WRITE)
+    return memory
 
 
 def _end(loan: Any) -> None:
