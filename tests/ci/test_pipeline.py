@@ -94,7 +94,7 @@ class TestChoice:
                 "fiber_core/src/fiber/_tunnel/client.py",
                 {"ssh", "core on ssh", "core on docker", "core on slurm"},
             ),
-            ("fiber_core/src/fiber/_ring/mpi/crew.py", {"mpi", "examples"}),
+            ("fiber_core/src/fiber/_ring/mpi/run.py", {"mpi", "examples"}),
             ("fiber_core/src/fiber/pool.py", {"libraries"}),
             ("bootstrap.py", {"an ordinary user (README)"}),
             ("docs/index.md", set()),

@@ -175,7 +175,7 @@ def lingering(begin, mpi, tmp_path):
 
 def test_a_lost_member_ends_the_run_and_is_named(begin, debian, tmp_path):
     process, sessions = lingering(begin, debian, tmp_path)
-    # what a daemon runs in was started by the member's station
+    # what a daemon runs in was started by the member's agent
     psutil.Process(sessions["member-1"]).parent().kill()
 
     _, errors = process.communicate(timeout=PATIENCE)

@@ -223,8 +223,8 @@ class Process(_process.BaseProcess):
         self._closed = True
 
 
-def requested(meta: hints.Meta, current: runtime.Runtime) -> ResourceRequest:
-    """Resources of a function's ``@fiber.meta``, with the settings as defaults."""
+def requested(meta: hints.Meta | ResourceRequest, current: runtime.Runtime) -> ResourceRequest:
+    """Resources of a function's ``@fiber.meta``, or of a job, with the settings as defaults."""
     return ResourceRequest(
         cpu=meta.cpu if meta.cpu is not None else current.config.cpu,
         memory=meta.memory if meta.memory is not None else current.config.memory,

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fiber._ring.controller import Outcome
+from fiber._ring.controller import MemberProtocol, Outcome
 from fiber._ring.events import StartRun, StartWorker
 from fiber._ring.member import MemberSpec
 from fiber._ring.model import Failure, Group, RingPhase, RingStatus
@@ -35,6 +35,7 @@ WORK = MemberSpec(
     heartbeat_interval=1.0,
     timing=RingTiming(),
 )
+GANG = MemberProtocol(WORK)
 ONE = Group(workers=1)
 CALLER = Group(workers=1, is_caller=True)
 JOBS = (StartWorker(1, 0, ONE), StartRun(1), StartWorker(2, 1, ONE))
@@ -59,7 +60,7 @@ def test_jobs_of_a_step_are_a_gang_and_those_of_the_next_another(commands, timeo
 
     runtime = SimpleNamespace(launcher=SimpleNamespace(launch_many=launch_many, takes_many=False))
     listener = SimpleNamespace(not_launched=lambda number, error: None)
-    with contextlib.closing(JobThreads(runtime, WORK, listener, timeout)) as threads:
+    with contextlib.closing(JobThreads(runtime, GANG, listener, timeout)) as threads:
         for step in (commands, [StartWorker(3, 0, ONE)]):
             threads.assign_gangs(step)
             for one in step:
@@ -84,7 +85,7 @@ def test_a_gang_is_one_call_where_the_platform_takes_several_jobs_in_one():
     listener = SimpleNamespace(not_launched=lambda number, error: told.append(number))
     step = [StartWorker(1, 0, ONE), StartWorker(2, 1, ONE), StartWorker(3, 2, ONE)]
     with contextlib.closing(
-        JobThreads(SimpleNamespace(launcher=launcher), WORK, listener, 60.0)
+        JobThreads(SimpleNamespace(launcher=launcher), GANG, listener, 60.0)
     ) as threads:
         threads.assign_gangs(step)
         (call,) = threads.calls(step)
@@ -96,7 +97,7 @@ def test_a_gang_is_one_call_where_the_platform_takes_several_jobs_in_one():
 def test_workers_that_are_no_gang_come_one_by_one():
     runtime = SimpleNamespace(launcher=SimpleNamespace(takes_many=True))
     step = [StartWorker(1, 0, ONE), StartWorker(2, 1, ONE)]
-    with contextlib.closing(JobThreads(runtime, WORK, None, None)) as threads:
+    with contextlib.closing(JobThreads(runtime, GANG, None, None)) as threads:
         threads.assign_gangs(step)
         assert threads.calls(step) == [[one] for one in step]
         assert threads.calls([]) == []

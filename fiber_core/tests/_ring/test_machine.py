@@ -90,7 +90,7 @@ class RingWorld:
             self.collecting = True
         elif isinstance(command, EndWorker):
             self.ending.add(command.worker)
-            if not (self.policy.keeps_workers or self.policy.is_live):
+            if not self.policy.is_live:
                 self.running = self.forming = False
         elif isinstance(command, Halt):
             self.halting = True
@@ -313,16 +313,16 @@ def test_a_worker_lost_while_the_ring_forms_again_counts_as_a_restart():
     assert world.runs().phase == "running"
 
 
-def test_workers_that_are_kept_run_again_without_being_started():
-    world = ring(workers=2, max_restarts=1, keeps_workers=True).runs()
-    world.feed(events.RoundEnded(1, Failure(reason="EXIT(3)"))).collected()
-    assert world.halting
+def test_what_workers_run_is_halted_before_they_are_ended():
+    world = ring(workers=2, max_restarts=1, halts=True).runs()
+    failed = Failure(reason="EXIT(3)")
+    world.feed(events.RoundEnded(1, failed)).collected()
+    assert world.all_of(Halt) == [Halt(1, failed)]
+    assert world.all_of(EndWorker) == []
 
-    world.feed(events.Halted(1))
+    world.feed(events.Halted(1)).those_ending_end()
 
-    assert world.phase == "forming"
-    assert [one.worker for one in world.all_of(StartWorker)] == [1, 2]
-    world.forms().feed(events.RoundEnded(2)).feed(events.Halted(2)).those_ending_end()
+    world.runs().feed(events.RoundEnded(2)).feed(events.Halted(2)).those_ending_end()
     assert world.concluded == [None]
 
 
@@ -496,7 +496,7 @@ class EventOrders(RingWorld, RuleBasedStateMachine):
             }
         ),
         bounds=st.sampled_from([{}, {"min": 1, "max": 5}]),
-        changes=st.sampled_from([{}, {"keeps_workers": True}, {"is_live": True}]),
+        changes=st.sampled_from([{}, {"halts": True}, {"is_live": True}]),
     )
     def begin(self, policy, bounds, changes):
         timing = RingTiming(last_call=5.0)

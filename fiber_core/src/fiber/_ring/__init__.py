@@ -33,5 +33,6 @@ through :mod:`fiber._ring.command_rings`. The package calls the runtime's launch
 * ``member``, ``protocol``: the members, and the messages between them and the controller.
 * ``reachability``: who can dial whom, here and among the members of ``mpi``.
 * ``frameworks``, ``forwarding``: distributed training in the members, and tunnels to its servers.
-* ``command_rings``: rings of commands; ``mpi``: the user's own ``mpirun`` on jobs.
+* ``command_rings``: rings of commands; ``mpi``: the user's own ``mpirun`` on jobs, which are a gang
+  of the same machine and controller, with a protocol of its own.
 """

@@ -1,8 +1,10 @@
 """Controller of a ring: feeds its state machine with events and carries out its commands.
 
 :class:`RingController` has one thread, which runs an :class:`~fiber._base.loop.SharedLoop`: the members' pipes,
-callbacks that other threads post, and the machine's deadlines. :class:`MemberProtocol` translates
-between members' messages and the machine's events; :class:`Outcome` is what users wait for.
+callbacks that other threads post, and the machine's deadlines. A :class:`~fiber._ring.workers.GangProtocol` translates
+between members' messages and the machine's events: :class:`MemberProtocol` is that of rings, and
+:class:`fiber._ring.mpi.protocol.MpiProtocol` that of a run of mpirun. :class:`Outcome` is what users
+wait for.
 
 Apart from ``ring``, which is what users call: this is the thread and the processes behind it.
 """
@@ -16,7 +18,7 @@ import pickle
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing import util
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +42,8 @@ from fiber._ring.protocol import (
 )
 from fiber._ring.rendezvous import Join, Round
 from fiber._ring.workers import (
+    Connections,
+    GangProtocol,
     JobThreads,
     WorkerHandle,
     failed_process,
@@ -48,6 +52,7 @@ from fiber._ring.workers import (
 )
 from fiber.connection import Connection, Pipe
 from fiber.model import JobState
+from fiber.process import Process
 
 if TYPE_CHECKING:
     from fiber._launch.child import Child
@@ -61,26 +66,38 @@ class MemberProtocol:
     """Protocol with the members: the current round, a join to it, and the newest state.
 
     Args:
-        handles: all workers, by number; the controller adds to it.
-        bounds: fewest and most ranks of a live ring; None for others.
-        feed: passes an event to the machine.
+        spec: function, framework and so on, for all members.
     """
 
-    def __init__(
-        self,
-        handles: Mapping[int, WorkerHandle],
-        bounds: tuple[int, int] | None,
-        feed: Callable[[events.Event], None],
-    ) -> None:
-        self._handles = handles
-        self._bounds = bounds
-        self._feed = feed
+    are_agents = False
+
+    def __init__(self, spec: MemberSpec) -> None:
+        self.name, self.spec = spec.name, spec
+        self._commands: dict[type, Callable[[Any], None]] = {
+            events.StartRendezvous: self._start_rendezvous,
+            events.StartRun: self._start_run,
+            events.StartJoin: self._start_join,
+            events.UpdateMembers: self._update_members,
+            events.CollectState: self._collect_state,
+        }
         self._round: Round | None = None
         self._join: Join | None = None
         self._state: tuple[int, bytes | None] = (0, None)
 
-    def rank_of(self, worker: WorkerHandle, slot: int | None) -> int | None:
-        """Return the rank of a worker's slot; None if it has none."""
+    def connect(self, connections: Connections) -> None:
+        """Use these workers and this machine from now on."""
+        self._handles, self._feed = connections.handles, connections.feed
+        self._bounds = connections.bounds
+
+    def process(self, ends: list[Connection], seat: int) -> Process:
+        """Return the process of a worker."""
+        return MemberProcess(self.spec, ends, seat)
+
+    def located(self, failure: Failure, worker: WorkerHandle, slot: int | None) -> Failure:
+        """Return a failure with the rank of a worker's slot, if it has one."""
+        return values.evolve(failure, rank=self._rank_of(worker, slot))
+
+    def _rank_of(self, worker: WorkerHandle, slot: int | None) -> int | None:
         return None if self._round is None else self._round.rank_of(worker.number, slot)
 
     def results(self) -> list[bytes]:
@@ -89,7 +106,11 @@ class MemberProtocol:
 
     # -- commands of the machine
 
-    def start_rendezvous(self, command: events.StartRendezvous) -> None:
+    def execute(self, command: events.Command) -> None:
+        """Carry out a command about a round."""
+        self._commands[type(command)](command)
+
+    def _start_rendezvous(self, command: events.StartRendezvous) -> None:
         """Have the workers of a new round dial each other."""
         self._join = None
         self._round = Round(
@@ -97,21 +118,21 @@ class MemberProtocol:
         )
         self._round.dial()
 
-    def start_run(self) -> None:
+    def _start_run(self, _: events.StartRun) -> None:
         """Send all members the request to run."""
         current = self._round
         assert current is not None, "the machine forms a round before it runs"
         for placement in current.placements:
             self._handles[placement.worker].send(self._run(current))
 
-    def start_join(self, command: events.StartJoin) -> None:
+    def _start_join(self, command: events.StartJoin) -> None:
         """Have running members dial a new worker and send their states."""
         assert self._round is not None, "the machine admits to a round"
         self._join = Join(self._round, self._handles[command.worker], self._handles)
         self._join.start()
         self.check_replies()
 
-    def update_members(self, command: events.UpdateMembers) -> None:
+    def _update_members(self, command: events.UpdateMembers) -> None:
         """Send the new member table to running members, and an assignment to a joined worker."""
         current, join = self._round, self._join
         assert current is not None, "the machine changes a round"
@@ -120,7 +141,7 @@ class MemberProtocol:
         current.update_members(command.placements, joining)
         self.check_replies()
 
-    def collect_state(self, command: events.CollectState) -> None:
+    def _collect_state(self, command: events.CollectState) -> None:
         """Request the committed states of survivors."""
         current = self._round
         assert current is not None, "the machine collects from a round"
@@ -130,14 +151,9 @@ class MemberProtocol:
     # -- messages of members
 
     def receive(self, worker: WorkerHandle, slot: int, message: Any) -> None:
-        """Process a message of a member; each counts as a heartbeat."""
+        """Process a message of a member."""
         number, current = worker.number, self._round
-        self._feed(events.WorkerHeartbeat(number))
-        if isinstance(message, Hello):
-            worker.hellos[slot] = message
-            if worker.is_up:
-                self._feed(events.WorkerUp(number, message.host))
-        elif isinstance(message, ProbeResult) and current is not None:
+        if isinstance(message, ProbeResult) and current is not None:
             self._add_probe_result(current, worker, slot, message)
         elif isinstance(message, Ready) and current is not None:
             self._add_ready(current, worker, slot, message)
@@ -148,13 +164,12 @@ class MemberProtocol:
         elif isinstance(message, Raised):
             worker.raised.add(slot)
             host = worker.hellos[slot].host.name
-            failed = user_failure(message, self.rank_of(worker, slot), host)
+            failed = user_failure(message, self._rank_of(worker, slot), host)
             self._feed(events.WorkerFailed(number, failed))
-        elif isinstance(message, StateReply):
+        else:
+            assert isinstance(message, StateReply), f"unexpected message {message!r}"
             worker.states[slot] = message
             self.check_replies()
-        else:
-            assert isinstance(message, Heartbeat), f"unexpected message {message!r}"
 
     def check_replies(self) -> None:
         """Check whether all awaited replies have come, or their members are gone."""
@@ -284,7 +299,7 @@ class RingController:
         runtime: of the process that starts the ring.
         groups: the workers of the ring.
         policy: limits and timeouts.
-        spec: function, framework and so on, for all members.
+        protocol: what the workers are, and what they are told and say.
         changed: called with each new status, mostly on the controller's thread.
     """
 
@@ -293,20 +308,27 @@ class RingController:
         runtime: Runtime,
         groups: Sequence[Group],
         policy: Policy,
-        spec: MemberSpec,
+        protocol: GangProtocol,
         changed: Callable[[RingStatus], None] = lambda _: None,
     ) -> None:
         self._runtime = runtime
-        self._spec = spec
+        self._policy, self._protocol = policy, protocol
         self._changed = changed
         self._machine = RingMachine(groups, policy, epoch=time.time() - time.monotonic())
         self._lock = threading.Lock()
         self._last_turn = time.monotonic()
         self._handles: dict[int, WorkerHandle] = {}
-        self._protocol = MemberProtocol(self._handles, self._machine.bounds, self._feed)
         self._loop = SharedLoop()
+        protocol.connect(
+            Connections(
+                handles=self._handles,
+                bounds=self._machine.bounds,
+                feed=self._feed,
+                call_later=self._loop.call_later,
+            )
+        )
         gang_timeout = policy.start_timeout if policy.min is None else None
-        self._job_threads = JobThreads(runtime, spec, self, gang_timeout)
+        self._job_threads = JobThreads(runtime, protocol, self, gang_timeout)
         self._thread = threading.Thread(target=self._run, name="fiber-ring-controller", daemon=True)
         #: status and outcome, for waiting threads
         self.outcome = Outcome(self._machine.status())
@@ -362,10 +384,14 @@ class RingController:
             return
         self._loop.call_soon(handle)
         # the loop may have ended without calling what was posted
-        while not done.wait(self._spec.timing.poll) and self._thread.is_alive():
+        while not done.wait(self._policy.timing.poll) and self._thread.is_alive():
             pass
         if errors:
             raise errors[0]
+
+    def post(self, action: Callable[[], None]) -> None:
+        """Call a function on the controller's thread."""
+        self._loop.call_soon(action)
 
     def wait_closed(self, timeout: float | None = None) -> bool:
         """Wait until everything that was kept is released; returns False after ``timeout``."""
@@ -382,9 +408,9 @@ class RingController:
         """Terminate the ring and release everything, because the program ends."""
         if self._thread.is_alive():
             self.request(events.TerminateRequested("its program ended"))
-            self.outcome.wait(self._spec.timing.end)
+            self.outcome.wait(self._policy.timing.end)
             self.request(events.TerminateRequested())
-            self.wait_closed(self._spec.timing.end)
+            self.wait_closed(self._policy.timing.end)
 
     # -- the controller's thread
 
@@ -402,7 +428,7 @@ class RingController:
         self._feed(events.Tick())
         due = self._machine.next_deadline()
         # often enough to notice that this process was stopped itself
-        next_check = time.monotonic() + self._spec.heartbeat_interval
+        next_check = time.monotonic() + self._policy.heartbeat_interval
         return next_check if due is None else min(due, next_check)
 
     def _close(self) -> None:
@@ -425,7 +451,7 @@ class RingController:
         with self._lock:
             now, before = time.monotonic(), self._machine.phase
             slept, self._last_turn = (
-                now - self._last_turn > _MISSED_TURNS * self._spec.heartbeat_interval,
+                now - self._last_turn > _MISSED_TURNS * self._policy.heartbeat_interval,
                 now,
             )
             commands = self._machine.handle(events.ControllerPaused(), now) if slept else []
@@ -443,7 +469,9 @@ class RingController:
 
     def _hold(self, commands: Sequence[events.StartWorker]) -> None:
         for one in commands:
-            self._handles[one.worker] = WorkerHandle(one.worker, one.group)
+            self._handles[one.worker] = WorkerHandle(
+                one.worker, one.group, is_agent=self._protocol.are_agents
+            )
 
     def _execute_all(self, commands: Sequence[events.Command]) -> None:
         calls = {call[0].worker: call for call in self._job_threads.calls(_jobs(commands))}
@@ -460,30 +488,18 @@ class RingController:
         if isinstance(command, events.StartWorker):
             self._hold([command])
             self._start_caller(command)
-        elif isinstance(command, events.StartRendezvous):
-            self._protocol.start_rendezvous(command)
-        elif isinstance(command, events.StartRun):
-            self._protocol.start_run()
-        elif isinstance(command, events.StartJoin):
-            self._protocol.start_join(command)
-        elif isinstance(command, events.UpdateMembers):
-            self._protocol.update_members(command)
-        elif isinstance(command, events.CollectState):
-            self._protocol.collect_state(command)
         elif isinstance(command, events.EndWorker):
             self._end(command)
-        elif isinstance(command, events.Halt):
-            self._feed(events.Halted(command.round))
         elif isinstance(command, events.Conclude):
             self._conclude(command)
         elif isinstance(command, events.CleanUp):
             self._loop.stop()
+        else:
+            self._protocol.execute(command)
 
     # -- workers start
 
-    def launched(
-        self, number: int, child: Child, process: MemberProcess, ends: list[Connection]
-    ) -> None:
+    def launched(self, number: int, child: Child, process: Process, ends: list[Connection]) -> None:
         """Take over the job of a worker; from any thread, as the next two methods."""
 
         def take_over() -> None:
@@ -506,10 +522,11 @@ class RingController:
     def _start_caller(self, command: events.StartWorker) -> None:
         """Run the caller's own rank on a thread of this process."""
         worker = self._handles[command.worker]
+        assert isinstance(self._protocol, MemberProtocol), "only a ring's caller is a member"
         ours, theirs = Pipe()
         gone = events.WorkerEnded(command.worker)
         worker.thread = MemberThread(
-            self._spec, theirs, lambda: self._loop.call_soon(lambda: self._feed(gone))
+            self._protocol.spec, theirs, lambda: self._loop.call_soon(lambda: self._feed(gone))
         )
         self._watch(worker, [ours])
         worker.thread.start()
@@ -525,11 +542,20 @@ class RingController:
         end = worker.ends[slot]
         try:
             while end.poll():
-                self._protocol.receive(worker, slot, end.recv())
+                self._receive(worker, slot, end.recv())
         except (EOFError, OSError):
             # the status of its job has the reason
             self._unwatch(worker, slot)
             self._protocol.check_replies()
+
+    def _receive(self, worker: WorkerHandle, slot: int, message: Any) -> None:
+        self._feed(events.WorkerHeartbeat(worker.number))
+        if isinstance(message, Hello):
+            worker.hellos[slot] = message
+            if worker.is_up:
+                self._feed(events.WorkerUp(worker.number, message.host))
+        elif not isinstance(message, Heartbeat):
+            self._protocol.receive(worker, slot, message)
 
     def _unwatch(self, worker: WorkerHandle, slot: int) -> None:
         if slot not in worker.closed_slots:
@@ -547,9 +573,7 @@ class RingController:
             if slot not in worker.closed_slots:
                 self._read(worker, slot)
         bad = failed_process(worker, status)
-        failure = None
-        if bad is not None:
-            failure = values.evolve(bad[1], rank=self._protocol.rank_of(worker, bad[0]))
+        failure = None if bad is None else self._protocol.located(bad[1], worker, bad[0])
         if status.state.is_terminal:
             for slot in range(len(worker.ends)):
                 self._unwatch(worker, slot)

@@ -118,7 +118,7 @@ class Halted:
 
 @values.frozen
 class RoundEnded:
-    """A round is over as a whole, for controllers that do not see each worker's end."""
+    """A round is over as a whole, where one member leads it: each worker's end is not seen."""
 
     round: int
     #: None for success
@@ -241,9 +241,11 @@ class CollectState:
 
 @values.frozen
 class Halt:
-    """End user code on the workers and keep their jobs; answered by :class:`Halted`."""
+    """End what the workers run, before their jobs are ended; answered by :class:`Halted`."""
 
     round: int
+    #: None for success
+    failure: Failure | None = None
 
 
 @values.frozen

@@ -302,7 +302,7 @@ class RingMachine:
 
     def _halted(self, event: events.Halted, now: float, out: list[Command]) -> None:
         if event.round == self._lifecycle.rounds:
-            self._lifecycle.is_halting = False
+            self._lifecycle.halted(now, out)
 
     def _round_ended(self, event: events.RoundEnded, now: float, out: list[Command]) -> None:
         lifecycle = self._lifecycle

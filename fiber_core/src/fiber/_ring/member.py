@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from fiber._ring.framework import RingFramework
     from fiber.connection import Connection
 
-__all__ = ["MemberProcess", "MemberSpec", "MemberThread", "addresses", "this_host"]
+__all__ = ["MemberProcess", "MemberSpec", "MemberThread", "WorkerProcess", "addresses", "this_host"]
 
 
 def this_host() -> Host:
@@ -171,30 +171,45 @@ class MemberSpec:
     timing: RingTiming
 
 
-class MemberProcess(Process):
-    """The job of a worker: one process for each of its ranks.
+class WorkerProcess(Process):
+    """The job of a worker of a gang: one process for each of its members.
 
     Args:
-        spec: specification of the members.
+        name: of the worker.
         ends: members' ends of the pipes to the controller, by slot.
     """
 
-    def __init__(self, spec: MemberSpec, ends: list[Connection]) -> None:
-        super().__init__(name=f"{spec.name}-member", daemon=True)
-        settings: dict[str, Any] = vars(self)["_config"]
-        settings["fiber_may_have_children"] = True
-        self._spec = spec
+    def __init__(self, name: str, ends: list[Connection]) -> None:
+        super().__init__(name=name, daemon=True)
         self._ends = ends
 
     def run(self) -> None:
-        """Run one rank until the ring is over."""
-        current = runtime.current()
-        end = self._ends[current.index]
+        """Be one member until the gang is over."""
+        slot = runtime.current().index
+        end = self._ends[slot]
         for other in self._ends:
             if other is not end:
                 other.close()
         self._ends.clear()
-        link = current.parent_link
+        self.serve(end, slot)
+
+    def serve(self, end: Connection, slot: int) -> None:
+        """Be the member of a slot."""
+        raise NotImplementedError
+
+
+class MemberProcess(WorkerProcess):
+    """The job of a worker of a ring, at one of its seats."""
+
+    def __init__(self, spec: MemberSpec, ends: list[Connection], seat: int) -> None:
+        super().__init__(f"{spec.name}.{seat}", ends)
+        settings: dict[str, Any] = vars(self)["_config"]
+        settings["fiber_may_have_children"] = True
+        self._spec = spec
+
+    def serve(self, end: Connection, slot: int) -> None:
+        """Run one rank until the ring is over."""
+        link = runtime.current().parent_link
         member = _Member(self._spec, end, "" if link is None else link.url, is_process_wide=True)
         if not member.run():
             sys.exit(1)

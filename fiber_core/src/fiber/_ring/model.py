@@ -7,7 +7,7 @@ from typing import Any
 
 from fiber._base import values
 from fiber.exceptions import FiberError
-from fiber.model import ResourceRequest
+from fiber.model import ResourceRequest, Volume
 
 __all__ = ["RingError"]
 
@@ -51,6 +51,10 @@ class Group:
     resources: ResourceRequest = values.field(factory=ResourceRequest)
     #: image, on backends that run images
     image: str | None = None
+    #: storage that they see, on backends that mount any
+    volumes: tuple[Volume, ...] = ()
+    #: name of its one worker, for display; workers without one have numbers
+    name: str = ""
     #: True for the process that starts the ring itself; such a group has one worker
     is_caller: bool = False
 

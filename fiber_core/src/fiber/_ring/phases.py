@@ -300,7 +300,7 @@ class Lifecycle:
         self.collect_until: float | None = None
         self._last_call_until: float | None = None
         self.cleanup_at: float | None = None
-        self.is_halting = False
+        self._is_halting = False
         #: whether the clean-up has begun, and whether it is complete
         self._is_cleaning_up = self._is_cleaned_up = False
         #: whether jobs stay as they are after the end
@@ -429,18 +429,23 @@ class Lifecycle:
             self._phase_deadline = None
         self.collect_until = self._last_call_until = None
         self.phase = RingPhase.ENDING
-        keeps = self.policy.keeps_workers
-        if keeps and had_run:
-            self.is_halting = True
-            out.append(Halt(self.rounds))
         is_over = self.next in (Next.SUCCEED, Next.FAIL)
         self._keeps_jobs = is_over and had_run and self.policy.clean is Clean.NONE
-        if self._keeps_jobs:
-            return
-        for worker in self.membership:
-            kept = keeps and had_run and worker.state is not WorkerState.FAILED
-            if not (kept and self.next is Next.RESTART):
-                self.membership.end(worker, now, out)
+        if self.policy.halts and had_run:
+            self._is_halting = True
+            out.append(Halt(self.rounds, self.failure))
+        elif not self._is_halting:
+            self._end_workers(now, out)
+
+    def halted(self, now: float, out: list[Command]) -> None:
+        """End the workers, now that what they ran has ended."""
+        if self._is_halting:
+            self._is_halting = False
+            self._end_workers(now, out)
+
+    def _end_workers(self, now: float, out: list[Command]) -> None:
+        if not self._keeps_jobs:
+            self.membership.end_all(now, out)
 
     # -- steps by time and state
 
@@ -475,7 +480,7 @@ class Lifecycle:
         )
         if cause is None:
             starting = self.membership.starting()
-            message += "; missing: " + ", ".join(str(worker.seat) for worker in starting)
+            message += "; missing: " + ", ".join(w.group.name or str(w.seat) for w in starting)
             # a message that several workers have stands once
             words = dict.fromkeys(
                 worker.pending_reason for worker in starting if worker.pending_reason
@@ -577,7 +582,7 @@ class Lifecycle:
         is_waiting = not self._keeps_jobs and any(
             w.ending_since is not None for w in self.membership
         )
-        if is_waiting or self.is_halting:
+        if is_waiting or self._is_halting:
             return
         if self.next is Next.RESTART:
             self.phase = RingPhase.WAITING

@@ -10,6 +10,8 @@ from fiber._ring.timing import RingTiming
 
 _none_or_positive = values.optional(values.gt(0.0))
 _count = values.ge(0)
+#: signs of life within the time after which a silent worker is given up
+_SIGNS_OF_LIFE = 10
 
 
 class Clean(enum.Enum):
@@ -57,7 +59,12 @@ class Policy:
     clean: Clean = Clean.ALL
     #: seconds of silence after which a worker is given up
     heartbeat: float = values.field(default=30.0, validator=values.gt(0.0))
-    #: True where workers outlive a restart: :class:`~fiber._ring.events.Halt` ends what they run
-    keeps_workers: bool = False
+    #: True where what the workers run is ended before they are: :class:`~fiber._ring.events.Halt`
+    halts: bool = False
     #: durations that are no options
     timing: RingTiming = values.field(factory=RingTiming)
+
+    @property
+    def heartbeat_interval(self) -> float:
+        """Seconds between two heartbeats of a member, and between two turns of the controller."""
+        return min(self.heartbeat / _SIGNS_OF_LIFE, self.timing.heartbeat)

@@ -21,6 +21,9 @@ class Address:
     ip: str
     #: name of its network interface
     interface: str
+    #: the network it is in, as ``10.0.0.0/16``, and the kernel's index of the interface, for MPI
+    network: str = ""
+    index: int = 0
 
 
 # -- from a member
@@ -38,6 +41,8 @@ class Hello:
     port: int
     #: random bytes that identify this member to those that probe it
     proof: bytes
+    #: its private folder, where it has one: removed at its end
+    folder: str = ""
 
 
 @values.frozen

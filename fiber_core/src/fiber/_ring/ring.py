@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fiber import hints
 from fiber._base import values
 from fiber._ring import counters, events
-from fiber._ring.controller import RingController
+from fiber._ring.controller import MemberProtocol, RingController
 from fiber._ring.frameworks import find_framework
 from fiber._ring.member import MemberSpec
 from fiber._ring.model import Group, RingError, RingStatus
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["Ring"]
 
 log = logging.getLogger("fiber")
-
-#: signs of life within the time after which a silent member is lost
-_SIGNS_OF_LIFE = 10
 
 
 class Ring:
@@ -130,7 +127,7 @@ class Ring:
             initializer=initializer,
             initargs=tuple(initargs),
             framework=_parse_framework(framework, open_ports=open_ports),
-            heartbeat_interval=self._policy.heartbeat / _SIGNS_OF_LIFE,
+            heartbeat_interval=self._policy.heartbeat_interval,
             timing=self._policy.timing,
         )
         self._controller: RingController | None = None
@@ -173,10 +170,12 @@ class Ring:
         self._policy = values.evolve(self._policy, timing=timing)
         spec = values.evolve(
             self._spec,
-            heartbeat_interval=min(self._spec.heartbeat_interval, timing.heartbeat),
+            heartbeat_interval=self._policy.heartbeat_interval,
             timing=timing,
         )
-        controller = RingController(current, groups, self._policy, spec, counters.StatusCounter())
+        controller = RingController(
+            current, groups, self._policy, MemberProtocol(spec), counters.StatusCounter()
+        )
         controller.start()
         self._controller = controller
 
@@ -266,17 +265,7 @@ class Ring:
         """Return the groups, with the settings' defaults for missing resources."""
         current = runtime.current()
         return [
-            values.evolve(
-                group,
-                resources=requested(
-                    hints.Meta(
-                        cpu=group.resources.cpu,
-                        memory=group.resources.memory,
-                        devices=group.resources.devices,
-                    ),
-                    current,
-                ),
-            )
+            values.evolve(group, resources=requested(group.resources, current))
             for group in self._groups
         ]
 

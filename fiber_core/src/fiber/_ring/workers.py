@@ -9,25 +9,35 @@ from __future__ import annotations
 import contextlib
 import logging
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fiber._ring.events import Command, StartWorker
-from fiber._ring.member import MemberProcess, MemberSpec
+from fiber._base import values
+from fiber._ring.events import Command, Event, StartWorker
 from fiber._ring.model import Failure, Group
 from fiber._ring.protocol import Hello, Leave, Raised, StateReply
 from fiber.connection import Connection, Pipe
 from fiber.exceptions import FiberError
 from fiber.model import Gang, JobState
+from fiber.process import Process
 
 if TYPE_CHECKING:
+    from fiber._base.loop import Timer
     from fiber._launch.child import Child
     from fiber._ring.member import MemberThread
     from fiber._runtime.runtime import Runtime
     from fiber.model import JobStatus
 
-__all__ = ["JobThreads", "WorkerHandle", "failed_process", "start_failure", "user_failure"]
+__all__ = [
+    "Connections",
+    "GangProtocol",
+    "JobThreads",
+    "WorkerHandle",
+    "failed_process",
+    "start_failure",
+    "user_failure",
+]
 
 log = logging.getLogger("fiber")
 
@@ -35,12 +45,57 @@ log = logging.getLogger("fiber")
 _MAX_THREADS = 16
 
 
+@values.frozen(kw_only=True)
+class Connections:
+    """What a :class:`GangProtocol` has of its controller."""
+
+    #: all workers, by number
+    handles: Mapping[int, WorkerHandle]
+    #: fewest and most ranks of a live ring; None for others
+    bounds: tuple[int, int] | None
+    #: passes an event to the machine
+    feed: Callable[[Event], None]
+    #: calls a function later, on the controller's thread
+    call_later: Callable[[float, Callable[[], Any]], Timer]
+
+
+class GangProtocol(Protocol):
+    """What the workers of a gang are, and what they are told and say: those of a ring or of an mpirun.
+
+    All methods but :meth:`process` are called on the controller's thread.
+    """
+
+    #: name of the gang
+    name: str
+    #: True where members run no code of the user's themselves, and so always listen
+    are_agents: bool
+
+    def connect(self, connections: Connections) -> None:
+        """Use these from now on."""
+
+    def process(self, ends: list[Connection], seat: int) -> Process:
+        """Return the process of a worker, which has one member for each end of a pipe."""
+
+    def execute(self, command: Command) -> None:
+        """Carry out a command about a round."""
+
+    def receive(self, worker: WorkerHandle, slot: int, message: Any) -> None:
+        """Process a message of a member that is neither a greeting nor a heartbeat."""
+
+    def check_replies(self) -> None:
+        """Check what is awaited, for a member is gone."""
+
+    def located(self, failure: Failure, worker: WorkerHandle, slot: int | None) -> Failure:
+        """Return a failure of a process with what its place in the gang adds."""
+
+    def results(self) -> list[bytes]:
+        """Return the pickled results, by rank."""
+
+
 class JobListener(Protocol):
     """Receiver of a job's events; its methods are called on any thread."""
 
-    def launched(
-        self, number: int, child: Child, process: MemberProcess, ends: list[Connection]
-    ) -> None:
+    def launched(self, number: int, child: Child, process: Process, ends: list[Connection]) -> None:
         """Take over a job that was accepted."""
 
     def not_launched(self, number: int, error: BaseException) -> None:
@@ -55,7 +110,7 @@ class JobThreads:
 
     Args:
         runtime: of the process that starts the ring.
-        spec: function, framework and so on, for all members.
+        gang: what the workers are.
         listener: receives the jobs' events.
         gang_timeout: seconds within which all workers of one step must be placed; None where
             fewer are enough, so that they are no gang.
@@ -64,13 +119,13 @@ class JobThreads:
     def __init__(
         self,
         runtime: Runtime,
-        spec: MemberSpec,
+        gang: GangProtocol,
         listener: JobListener,
         gang_timeout: float | None = None,
     ) -> None:
         self._gang_timeout = gang_timeout
         self._runtime = runtime
-        self._spec = spec
+        self._gang = gang
         self._listener = listener
         self._is_closed = False
         # gang of each worker that is to be submitted
@@ -88,7 +143,7 @@ class JobThreads:
             if isinstance(one, StartWorker) and not one.group.is_caller
         ]
         if numbers:
-            name = f"{self._spec.name}-{numbers[0]}"
+            name = f"{self._gang.name}-{numbers[0]}"
             gang = Gang(name=name, size=len(numbers), timeout=self._gang_timeout)
             self._gangs.update(dict.fromkeys(numbers, gang))
 
@@ -129,16 +184,16 @@ class JobThreads:
 
     def _make(
         self, command: StartWorker
-    ) -> tuple[MemberProcess, dict[str, Any], list[Connection], list[Connection]]:
+    ) -> tuple[Process, dict[str, Any], list[Connection], list[Connection]]:
         """A worker's process, the options of its job, and the two ends of each pipe."""
         group, number = command.group, command.worker
         pairs = [Pipe() for _ in range(group.slots)]
         ours, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        process = MemberProcess(self._spec, list(theirs))
-        process.name = f"{self._spec.name}.{command.seat}"
+        process = self._gang.process(list(theirs), command.seat)
         options = {
             "resources": group.resources,
             "image": group.image,
+            "volumes": group.volumes,
             "processes": group.slots,
             "gang": self._gangs.pop(number, None),
             "on_status": lambda child, status: self._listener.job_changed(number, child, status),
@@ -182,11 +237,13 @@ class WorkerHandle:
     Args:
         number: the machine's number of the worker.
         group: resources, image and number of ranks.
+        is_agent: True where its members run no code of the user's themselves, and so always listen.
     """
 
-    def __init__(self, number: int, group: Group) -> None:
+    def __init__(self, number: int, group: Group, *, is_agent: bool = False) -> None:
         self.number = number
         self.group = group
+        self.is_agent = is_agent
         #: controller's end of the pipe to each rank, by slot
         self.ends: list[Connection] = []
         #: the job, once accepted
@@ -205,7 +262,9 @@ class WorkerHandle:
 
     @property
     def is_idle(self) -> bool:
-        """True where user code has ended in all ranks, so that :meth:`leave` ends the worker."""
+        """True where no rank runs user code any more, so that :meth:`leave` ends the worker."""
+        if self.is_agent:
+            return self.is_up
         return len(self.returned.keys() | self.raised) == self.group.slots
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING
 
 import click
@@ -14,8 +13,7 @@ from fiber.exceptions import FiberError
 from fiber.model import ResourceRequest, Volume
 
 if TYPE_CHECKING:
-    from fiber._ring.mpi.arguments import MemberGroup
-    from fiber._ring.mpi.crew import Need
+    from fiber._ring.mpi.arguments import MemberGroup, Need
     from fiber.cli.session import Session
 
 __all__ = ["command"]
@@ -182,7 +180,6 @@ def command(
         launcher=launcher,
         launcher_is_member=launcher_is_member,
         start_timeout=session.config.start_timeout if start_timeout is None else start_timeout,
-        token=secrets.token_hex(16),
     )
     fiber.init(backend=session.info.name, **settings)
     try:
@@ -204,7 +201,7 @@ def _member_spec(
     image: str | None,
     volumes: tuple[Volume, ...],
 ) -> Need:
-    from fiber._ring.mpi.crew import Need
+    from fiber._ring.mpi.arguments import Need
 
     for capability, what in (
         ("devices", "" if gpu is None else "--gpu"),

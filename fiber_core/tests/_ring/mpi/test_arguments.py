@@ -5,6 +5,7 @@ import pytest
 from fiber._ring.mpi.arguments import (
     CommandLine,
     MemberGroup,
+    Need,
     expand_groups,
     maps_ranks,
     merge_needs,
@@ -13,7 +14,6 @@ from fiber._ring.mpi.arguments import (
     rank_and_member_counts,
     split_command_line,
 )
-from fiber._ring.mpi.crew import Need
 from fiber._ring.mpi.hosts import MpiHost
 from fiber.model import ResourceRequest, Volume
 

@@ -6,7 +6,7 @@ import pytest
 
 from fiber._ring.mpi.hosts import MpiHost
 from fiber._ring.mpi.manifest import fit_to_capabilities, parse_manifest, run_spec, run_with_retries
-from fiber._ring.mpi.vigil import Verdict
+from fiber._ring.mpi.rank_monitor import Verdict
 from fiber.exceptions import FiberError
 from fiber.model import Capabilities, ResourceRequest, Volume
 

@@ -4,55 +4,57 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fiber._ring.model import Host
 from fiber._ring.mpi.hosts import MpiHost, expected_hosts, hostfile, mismatches, own_addresses
-from fiber._ring.mpi.messages import Address, Hello
-from fiber._ring.mpi.networks import addresses, choose, proof_of, targets
+from fiber._ring.mpi.networks import addresses, choose, targets
+from fiber._ring.protocol import Address, Hello
 from fiber.exceptions import FiberError
 
-LO = Address("lo", "127.0.0.1", "127.0.0.0/8", 1)
-BRIDGE = Address("docker0", "172.17.0.1", "172.17.0.0/16", 3)
+LO = Address("127.0.0.1", "lo", "127.0.0.0/8", 1)
+BRIDGE = Address("172.17.0.1", "docker0", "172.17.0.0/16", 3)
 
 
 def eth(number, network="10.0.0.0/24", interface="eth0"):
     address = f"{network.rpartition('.')[0]}.{number}"
-    return Address(interface, address, network, index=100 + number)
+    return Address(address, interface, network, index=100 + number)
 
 
-def station(*addresses, host="h", port=4000):
-    return Hello(host=host, addresses=addresses, port=port)
+def hello(*addresses, host="h", port=4000):
+    proof = host.encode()
+    return Hello(host=Host(host, host), pid=1, addresses=addresses, port=port, proof=proof)
 
 
-def reach(stations, *kinds):
+def reach(hellos, *kinds):
     """Return probe results where addresses of these networks work, and no others."""
     return {
         asker: frozenset(
-            (target.index, found.address)
-            for target in targets(asker, stations, "secret")
-            for found in stations[target.index].addresses
+            (target.index, found.ip)
+            for target in targets(asker, hellos)
+            for found in hellos[target.index].addresses
             if found.network in kinds
         )
-        for asker in stations
+        for asker in hellos
     }
 
 
 @pytest.fixture
-def stations():
+def hellos():
     return {
-        "launcher": station(LO, BRIDGE, eth(1), host="vm0"),
-        "member-0": station(LO, BRIDGE, eth(2, interface="ens3"), host="vm1", port=4001),
-        "member-1": station(LO, BRIDGE, eth(3), host="vm2", port=4002),
+        "launcher": hello(LO, BRIDGE, eth(1), host="vm0"),
+        "member-0": hello(LO, BRIDGE, eth(2, interface="ens3"), host="vm1", port=4001),
+        "member-1": hello(LO, BRIDGE, eth(3), host="vm2", port=4002),
     }
 
 
-def test_one_host_talks_by_loopback(stations):
-    found = choose(stations, reach(stations, "127.0.0.0/8", "10.0.0.0/24"))
+def test_one_host_talks_by_loopback(hellos):
+    found = choose(hellos, reach(hellos, "127.0.0.0/8", "10.0.0.0/24"))
 
     assert (found.names, found.one_host) == (("127.0.0.0/8",), True)
     assert {address.interface for address in found.chosen.values()} == {"lo"}
 
 
-def test_hosts_use_the_network_that_they_share(stations):
-    found = choose(stations, reach(stations, "10.0.0.0/24"))
+def test_hosts_use_the_network_that_they_share(hellos):
+    found = choose(hellos, reach(hellos, "10.0.0.0/24"))
 
     assert (found.names, found.one_host) == (("10.0.0.0/24",), False)
     chosen = [(name, address.interface, address.index) for name, address in found.chosen.items()]
@@ -64,39 +66,39 @@ def test_hosts_use_the_network_that_they_share(stations):
 
 
 def test_hosts_of_several_networks_with_a_way_between_them_use_them_all():
-    stations = {
-        "launcher": station(LO, eth(1, "10.1.0.0/24")),
-        "member-0": station(LO, eth(1, "10.2.0.0/24")),
+    hellos = {
+        "launcher": hello(LO, eth(1, "10.1.0.0/24")),
+        "member-0": hello(LO, eth(1, "10.2.0.0/24")),
     }
 
-    found = choose(stations, reach(stations, "10.1.0.0/24", "10.2.0.0/24"))
+    found = choose(hellos, reach(hellos, "10.1.0.0/24", "10.2.0.0/24"))
 
     assert found.names == ("10.1.0.0/24", "10.2.0.0/24")
 
 
 def test_a_network_that_drops_packets_is_left_out():
-    stations = {
-        name: station(LO, eth(number, "10.9.0.0/24", "bad0"), eth(number))
+    hellos = {
+        name: hello(LO, eth(number, "10.9.0.0/24", "bad0"), eth(number))
         for number, name in enumerate(("launcher", "member-0", "member-1"))
     }
 
-    assert choose(stations, reach(stations, "10.0.0.0/24")).names == ("10.0.0.0/24",)
+    assert choose(hellos, reach(hellos, "10.0.0.0/24")).names == ("10.0.0.0/24",)
 
 
-def test_a_pair_that_cannot_meet_is_named_with_addresses_and_port(stations):
-    reached = reach(stations, "10.0.0.0/24")
+def test_a_pair_that_cannot_meet_is_named_with_addresses_and_port(hellos):
+    reached = reach(hellos, "10.0.0.0/24")
     reached["member-0"] = frozenset(pair for pair in reached["member-0"] if pair[0] != "member-1")
 
     with pytest.raises(FiberError) as info:
-        choose(stations, reached)
+        choose(hellos, reached)
 
     assert str(info.value).startswith(
         "member-0 (on vm1) cannot reach member-1 (on vm2) at 172.17.0.1, 10.0.0.3 port 4002: MPI"
     )
 
 
-def test_one_that_is_reached_at_other_addresses_by_each_is_named(stations):
-    reached = reach(stations, "10.0.0.0/24", "172.17.0.0/16")
+def test_one_that_is_reached_at_other_addresses_by_each_is_named(hellos):
+    reached = reach(hellos, "10.0.0.0/24", "172.17.0.0/16")
     for asker, address in (("launcher", "10.0.0.3"), ("member-0", "172.17.0.1")):
         there = ("member-1", address)
         reached[asker] = frozenset(
@@ -104,37 +106,35 @@ def test_one_that_is_reached_at_other_addresses_by_each_is_named(stations):
         )
 
     with pytest.raises(FiberError, match="member-1 has no address that all other members reach"):
-        choose(stations, reached)
+        choose(hellos, reached)
 
 
 def test_this_hosts_addresses_are_those_that_are_up():
-    assert ("127.0.0.1", "127.0.0.0/8") in {(one.address, one.network) for one in addresses()}
+    assert ("127.0.0.1", "127.0.0.0/8") in {(one.ip, one.network) for one in addresses()}
 
 
 def test_of_many_pairs_some_are_named_and_the_others_counted():
-    stations = {f"m{n}": station(LO, eth(n), host=f"h{n}") for n in range(5)}
+    hellos = {f"m{n}": hello(LO, eth(n), host=f"h{n}") for n in range(5)}
 
     with pytest.raises(FiberError, match="and 15 more pairs"):
-        choose(stations, {name: frozenset() for name in stations})
+        choose(hellos, {name: frozenset() for name in hellos})
 
 
 def test_of_very_many_each_dials_some_and_the_launcher():
-    stations = {f"m{n}": station(eth(1), host=f"h{n}") for n in range(200)}
+    hellos = {f"m{n}": hello(eth(1), host=f"h{n}") for n in range(200)}
 
-    found = targets("m10", stations, "secret")
+    found = targets("m10", hellos)
     assert len(found) == 65
     assert "m0" in {target.index for target in found}
-    assert choose(stations, reach(stations, "10.0.0.0/24")).names == ("10.0.0.0/24",)
+    assert choose(hellos, reach(hellos, "10.0.0.0/24")).names == ("10.0.0.0/24",)
 
 
-def test_a_member_is_dialled_at_all_its_addresses_and_known_by_its_own_proof(stations):
-    launcher, *_ = targets("member-1", stations, "secret")
+def test_a_member_is_dialled_at_all_its_addresses_and_known_by_its_own_proof(hellos):
+    launcher, *_ = targets("member-1", hellos)
 
     assert (launcher.index, launcher.port) == ("launcher", 4000)
     assert launcher.ips == ("127.0.0.1", "172.17.0.1", "10.0.0.1")
-    assert launcher.proof == proof_of("launcher", "secret")
-    others = {proof_of("member-0", "secret"), proof_of("launcher", "guess")}
-    assert len({launcher.proof, *others}) == 3
+    assert launcher.proof == b"vm0"
 
 
 TWO = (MpiHost("member-0", 2), MpiHost("member-1", 1))

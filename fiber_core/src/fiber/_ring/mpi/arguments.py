@@ -11,15 +11,15 @@ from typing import Any
 
 from fiber._base import values
 from fiber._config.convert import parse_cpu, parse_memory
-from fiber._ring.mpi.crew import Need
 from fiber._ring.mpi.hosts import MpiHost, expected_hosts
 from fiber.exceptions import FiberError
-from fiber.model import ResourceRequest
+from fiber.model import ResourceRequest, Volume
 
 __all__ = [
     "LAUNCHER",
     "CommandLine",
     "MemberGroup",
+    "Need",
     "RunSpec",
     "expand_groups",
     "maps_ranks",
@@ -32,6 +32,15 @@ __all__ = [
 
 #: name of the member agent that runs mpirun
 LAUNCHER = "launcher"
+
+
+@values.frozen(kw_only=True)
+class Need:
+    """What a job asks of the platform; None and empty mean what the settings say."""
+
+    resources: ResourceRequest = values.field(factory=ResourceRequest)
+    image: str | None = None
+    volumes: tuple[Volume, ...] = ()
 
 
 @values.frozen(kw_only=True)
@@ -63,8 +72,6 @@ class RunSpec:
     env: Mapping[str, str] = values.field(factory=dict)
     #: seconds after which the run has failed
     deadline: float | None = None
-    #: secret with which the members of the run recognize each other
-    token: str = values.field(repr=False)
 
     def __attrs_post_init__(self) -> None:
         # too few slots are an error before anything is started

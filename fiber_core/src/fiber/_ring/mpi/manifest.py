@@ -9,16 +9,14 @@ from __future__ import annotations
 import math
 import re
 import reprlib
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
 from fiber._base import values
-from fiber._ring.mpi.arguments import RunSpec, maps_ranks, parse_mpirun
-from fiber._ring.mpi.crew import Need
+from fiber._ring.mpi.arguments import Need, RunSpec, maps_ranks, parse_mpirun
 from fiber._ring.mpi.hosts import MpiHost
-from fiber._ring.mpi.vigil import Verdict
+from fiber._ring.mpi.rank_monitor import Verdict
 from fiber.exceptions import FiberError
 from fiber.model import Capabilities, ResourceRequest, Volume
 from fiber.model.resource import megabytes
@@ -341,7 +339,6 @@ def run_spec(job: MpiJob, start_timeout: float) -> RunSpec:
         env=job.env,
         deadline=job.deadline,
         start_timeout=start_timeout,
-        token=secrets.token_hex(16),
     )
     if found is None:
         # a launcher of the user's own, which calls mpirun itself

@@ -1,4 +1,8 @@
-"""Messages between the controller of a run and its member agents; pickled items of a pipe."""
+"""Messages between the controller of a run and its member agents, besides those of all gangs.
+
+Those of :mod:`fiber._ring.protocol` begin a run, as they do a ring: a greeting and a probe of each
+member; and ``Leave`` ends it.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +10,17 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from fiber._base import values
-from fiber._ring.protocol import Probe, ProbeResult
+from fiber._ring.protocol import Leave, Probe, ProbeResult
 
 __all__ = [
-    "Address",
     "BecomeLauncher",
-    "Close",
     "CommandRequested",
     "Ended",
-    "FromStation",
-    "Hello",
+    "FromMember",
     "HostnameSet",
     "Input",
     "LauncherReady",
     "Output",
-    "Probe",
-    "ProbeResult",
     "RankEnded",
     "RankUp",
     "Refused",
@@ -29,38 +28,10 @@ __all__ = [
     "Run",
     "SetHostname",
     "Signal",
-    "ToStation",
+    "ToMember",
 ]
 
 # -- from a member agent
-
-
-@values.frozen
-class Address:
-    """An address of a member's host."""
-
-    #: name of its network interface
-    interface: str
-    #: numeric, IPv4
-    address: str
-    #: the network it is in, as ``10.0.0.0/16``
-    network: str
-    #: the kernel's index of the interface
-    index: int
-
-
-@values.frozen(kw_only=True)
-class Hello:
-    """A member agent is up; always its first message."""
-
-    #: name of its host
-    host: str
-    #: addresses of its host
-    addresses: tuple[Address, ...]
-    #: port at which it answers probes
-    port: int
-    #: its private folder, removed at its end
-    folder: str = ""
 
 
 @values.frozen
@@ -181,12 +152,7 @@ class ReleaseRanks:
     count: int
 
 
-@values.frozen
-class Close:
-    """Request to end all commands, and then the member agent."""
-
-
-FromStation: TypeAlias = (
+FromMember: TypeAlias = (
     CommandRequested
     | ProbeResult
     | Ended
@@ -198,10 +164,9 @@ FromStation: TypeAlias = (
     | Refused
     | HostnameSet
     | Signal
-    | Hello
 )
-ToStation: TypeAlias = (
-    Close
+ToMember: TypeAlias = (
+    Leave
     | Probe
     | Ended
     | ReleaseRanks

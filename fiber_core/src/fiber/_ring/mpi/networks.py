@@ -1,22 +1,21 @@
 """Networks that are common to all members, chosen by who can dial whom; pure but for :func:`addresses`.
 
-What answers and what dials on each member is :mod:`fiber._ring.reachability`.
+What answers and what dials on each member is :mod:`fiber._ring.reachability`. Apart from the choice of a
+ring's addresses, :func:`fiber._ring.rendezvous.choose`: an mpirun is told networks, and all its members
+are to be in one where that is possible.
 """
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
 import socket
 from collections.abc import Collection, Mapping, Sequence
 
 from fiber._base import values
-from fiber._ring.mpi.messages import Address, Hello
-from fiber._ring.protocol import ProbeTarget
-from fiber._ring.reachability import PROOF_SIZE
+from fiber._ring.protocol import Address, Hello, ProbeTarget
 from fiber.exceptions import FiberError
 
-__all__ = ["Networks", "addresses", "choose", "proof_of", "targets"]
+__all__ = ["Networks", "addresses", "choose", "targets"]
 
 
 def addresses() -> tuple[Address, ...]:
@@ -27,8 +26,8 @@ def addresses() -> tuple[Address, ...]:
     up = {name: i for i, name in socket.if_nameindex() if name in stats and stats[name].isup}
     return tuple(
         Address(
+            ip=found.address,
             interface=name,
-            address=found.address,
             network=str(ipaddress.ip_network(f"{found.address}/{found.netmask}", strict=False)),
             index=up[name],
         )
@@ -59,27 +58,21 @@ class Networks:
         return tuple(dict.fromkeys(found.network for found in self.chosen.values()))
 
 
-def proof_of(name: str, token: str) -> bytes:
-    """Return what a member answers to those that dial it."""
-    return hmac.digest(token.encode(), name.encode(), "sha256")[:PROOF_SIZE]
-
-
-def targets(name: str, stations: Mapping[str, Hello], token: str) -> tuple[ProbeTarget, ...]:
+def targets(name: str, hellos: Mapping[str, Hello]) -> tuple[ProbeTarget, ...]:
     """Return the targets of a member, by their names.
 
     Args:
         name: the member's.
-        stations: first messages of the members, by name, the launcher first.
-        token: of the run.
+        hellos: greetings of the members, by name, the launcher first.
     """
     return tuple(
         ProbeTarget(
             other,
-            tuple(found.address for found in stations[other].addresses),
-            stations[other].port,
-            proof_of(other, token),
+            tuple(found.ip for found in hellos[other].addresses),
+            hellos[other].port,
+            hellos[other].proof,
         )
-        for other in _asked(name, list(stations))
+        for other in _asked(name, list(hellos))
     )
 
 
@@ -93,25 +86,25 @@ def _asked(name: str, names: Sequence[str]) -> list[str]:
 
 
 def choose(
-    stations: Mapping[str, Hello], dialled: Mapping[str, frozenset[tuple[str, str]]]
+    hellos: Mapping[str, Hello], dialled: Mapping[str, frozenset[tuple[str, str]]]
 ) -> Networks:
     """Choose networks in which all members reach each other.
 
     Args:
-        stations: first messages of the members, by name, the launcher first.
+        hellos: greetings of the members, by name, the launcher first.
         dialled: names and addresses that answered, by the member that dialled.
 
     Raises:
         FiberError: two members cannot reach each other; the text has names, addresses and port.
     """
-    asked = {asker: _asked(asker, list(stations)) for asker in stations}
-    _refuse_unreached(stations, asked, dialled)
-    usable = {name: _usable(name, up, asked, dialled) for name, up in stations.items()}
+    asked = {asker: _asked(asker, list(hellos)) for asker in hellos}
+    _refuse_unreached(hellos, asked, dialled)
+    usable = {name: _usable(name, up, asked, dialled) for name, up in hellos.items()}
     loopback = {name: [a for a in found if _is_loopback(a)] for name, found in usable.items()}
     if all(loopback.values()):
         return Networks({name: found[0] for name, found in loopback.items()}, one_host=True)
     wide = {name: [a for a in found if not _is_loopback(a)] for name, found in usable.items()}
-    first = next(iter(stations))
+    first = next(iter(hellos))
     for candidate in wide[first]:
         within = {
             name: [a for a in found if a.network == candidate.network]
@@ -121,7 +114,7 @@ def choose(
             return Networks({name: found[0] for name, found in within.items()}, one_host=False)
     # hosts in networks of their own, with routes between them
     chosen = {name: found[0] for name, found in wide.items() if found}
-    missing = [name for name in stations if name not in chosen]
+    missing = [name for name in hellos if name not in chosen]
     if missing:
         msg = f"{', '.join(missing[:_NAMED])} has no address that all other members reach"
         raise FiberError(msg)
@@ -139,12 +132,12 @@ def _usable(
     return [
         found
         for found in up.addresses
-        if all((name, found.address) in dialled[asker] for asker in askers)
+        if all((name, found.ip) in dialled[asker] for asker in askers)
     ]
 
 
 def _refuse_unreached(
-    stations: Mapping[str, Hello],
+    hellos: Mapping[str, Hello],
     asked: Mapping[str, Collection[str]],
     dialled: Mapping[str, frozenset[tuple[str, str]]],
 ) -> None:
@@ -154,7 +147,7 @@ def _refuse_unreached(
         wrong += [(asker, other) for other in names if other not in reached]
     if not wrong:
         return
-    listed = "; ".join(_unreached(asker, other, stations) for asker, other in wrong[:_NAMED])
+    listed = "; ".join(_unreached(asker, other, hellos) for asker, other in wrong[:_NAMED])
     more = f"; and {len(wrong) - _NAMED} more pairs" if len(wrong) > _NAMED else ""
     msg = (
         f"{listed}{more}: MPI needs any port open between all members; open them, or their network"
@@ -162,12 +155,12 @@ def _refuse_unreached(
     raise FiberError(msg)
 
 
-def _unreached(asker: str, other: str, stations: Mapping[str, Hello]) -> str:
-    up = stations[other]
-    tried: Sequence[str] = [a.address for a in up.addresses if not _is_loopback(a)]
-    where = f"{asker} (on {stations[asker].host}) cannot reach {other} (on {up.host})"
+def _unreached(asker: str, other: str, hellos: Mapping[str, Hello]) -> str:
+    up = hellos[other]
+    tried: Sequence[str] = [a.ip for a in up.addresses if not _is_loopback(a)]
+    where = f"{asker} (on {hellos[asker].host.name}) cannot reach {other} (on {up.host.name})"
     return f"{where} at {', '.join(tried) or 'any address'} port {up.port}"
 
 
 def _is_loopback(found: Address) -> bool:
-    return ipaddress.ip_address(found.address).is_loopback
+    return ipaddress.ip_address(found.ip).is_loopback

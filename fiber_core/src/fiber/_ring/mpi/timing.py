@@ -12,9 +12,7 @@ __all__ = ["MpiTiming"]
 class MpiTiming(Durations):
     """Durations of a run of ``mpirun`` that are no options of it."""
 
-    #: for what is asked of a station that is up
-    answer: float = 30.0
-    #: for stations to end by themselves, and once they were killed
+    #: for member agents to end by themselves, before they are killed
     end: float = 5.0
     #: for an answer of an address; on a network that drops packets, none comes
     dial: float = 4.0

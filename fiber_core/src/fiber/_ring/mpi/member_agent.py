@@ -1,9 +1,13 @@
-"""Member agent (*station*): process on each member and the launcher that runs commands there."""
+"""Member agent: process on each member and the launcher that runs commands there.
+
+Apart from ``protocol``, its other end, which runs where the run was started.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -16,45 +20,51 @@ from typing import Any
 from fiber._agent import rundir
 from fiber._agent.supervisor.kernel import adopt_orphans
 from fiber._ring.forwarding import LOOPBACK
+from fiber._ring.member import WorkerProcess, this_host
 from fiber._ring.mpi import agent, messages
 from fiber._ring.mpi.command_socket import AgentCall, CommandSocket
-from fiber._ring.mpi.networks import addresses, proof_of
+from fiber._ring.mpi.networks import addresses
 from fiber._ring.mpi.ranks import FOLDER, MEMBER, RankRegistry
 from fiber._ring.mpi.streams import Command, Execution, set_hostname
 from fiber._ring.mpi.timing import MpiTiming
-from fiber._ring.reachability import ProbeListener, probe
+from fiber._ring.protocol import Hello, Leave, Probe
+from fiber._ring.reachability import PROOF_SIZE, ProbeListener, probe
 from fiber._runtime import runtime
 
-__all__ = ["AGENT", "serve"]
+__all__ = ["AGENT", "AgentProcess"]
 
 #: name of the agent's program in the launcher's folder
 AGENT = "rsh"
 
 
-def serve(connection: Any, name: str, token: str, timing: MpiTiming) -> None:
-    """Be a station until the other end of the connection says so, or is gone.
+class AgentProcess(WorkerProcess):
+    """The job of a worker: an agent for each of its members.
 
     Args:
-        connection: a pipe's end.
-        name: the station's name, which is the member's as ``mpirun`` knows it.
-        token: of the run, by which members know each other.
+        names: of its members, as ``mpirun`` knows them.
+        ends: their ends of pipes to the controller, in the same order.
         timing: durations of the run.
     """
-    # what a daemon leaves behind is ended with the station
-    adopt_orphans()
-    folder = rundir.make_folder(runtime.current().directory, "fm-")
-    station = _Station(connection, name, token, folder, timing)
-    try:
-        station.run()
-    finally:
-        station.close()
-        shutil.rmtree(folder, ignore_errors=True)
+
+    def __init__(self, names: tuple[str, ...], ends: list[Any], timing: MpiTiming) -> None:
+        super().__init__(names[-1], ends)
+        self._names, self._timing = names, timing
+
+    def serve(self, end: Any, slot: int) -> None:
+        """Be the agent of one member until the controller says so, or is gone."""
+        # what a daemon leaves behind is ended with the agent
+        adopt_orphans()
+        folder = rundir.make_folder(runtime.current().directory, "fm-")
+        member = _MemberAgent(end, self._names[slot], folder, self._timing)
+        try:
+            member.run()
+        finally:
+            member.close()
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-class _Station:
-    def __init__(
-        self, connection: Any, name: str, token: str, folder: Path, timing: MpiTiming
-    ) -> None:
+class _MemberAgent:
+    def __init__(self, connection: Any, name: str, folder: Path, timing: MpiTiming) -> None:
         self._timing = timing
         self._connection = connection
         self._sending = threading.Lock()
@@ -63,17 +73,18 @@ class _Station:
         listener = socket.create_server((LOOPBACK if is_one_host else "", 0), backlog=128)
         listener.setblocking(True)
         self._port: int = listener.getsockname()[1]
-        self._answering = ProbeListener(listener, proof_of(name, token))
+        self._proof = secrets.token_bytes(PROOF_SIZE)
+        self._answering = ProbeListener(listener, self._proof)
         self._ranks = RankRegistry(folder, self._send)
         self._command_socket: CommandSocket | None = None
         self._commands: dict[int, Command] = {}
-        # agents' calls, by a number that is negative: the coordinator's own are positive
+        # agents' calls, by a number that is negative: the controller's own are positive
         self._calls: dict[int, AgentCall] = {}
         self._lock = threading.Lock()
         self._number = 0
         self._environ = {**os.environ, FOLDER: str(folder), MEMBER: name, "TMPDIR": str(folder)}
         self._handlers: dict[type, Callable[[Any], None]] = {
-            messages.Probe: self._dial,
+            Probe: self._dial,
             messages.BecomeLauncher: self._lead,
             # by the thread that starts programs
             messages.SetHostname: lambda _: self._send(messages.HostnameSet(set_hostname(name))),
@@ -90,22 +101,25 @@ class _Station:
 
     def run(self) -> None:
         """Say that it is up, and do what it is told."""
-        up = messages.Hello(
-            host=socket.gethostname(),
-            addresses=addresses(),
-            port=self._port,
-            folder=str(self._folder),
+        self._send(
+            Hello(
+                host=this_host(),
+                pid=os.getpid(),
+                addresses=addresses(),
+                port=self._port,
+                proof=self._proof,
+                folder=str(self._folder),
+            )
         )
-        self._send(up)
         while True:
             try:
                 message = self._connection.recv()
             except (EOFError, OSError):
                 # who started us is gone, and so is the run
                 return
-            if isinstance(message, messages.Close):
+            if isinstance(message, Leave):
                 return
-            if not isinstance(message, messages.Probe):
+            if not isinstance(message, Probe):
                 # the controller goes on once all members have dialled each other
                 self._answering.close()
             self._handlers[type(message)](message)
@@ -126,14 +140,14 @@ class _Station:
         for command in commands:
             command.join(self._timing.linger)
 
-    def _send(self, message: messages.FromStation) -> None:
-        # when the coordinator is gone, so are we
+    def _send(self, message: messages.FromMember | Hello) -> None:
+        # when the controller is gone, so are we
         with self._sending, contextlib.suppress(OSError, EOFError):
             self._connection.send(message)
 
     # -- what it is told
 
-    def _dial(self, message: messages.Probe) -> None:
+    def _dial(self, message: Probe) -> None:
         def ask() -> None:
             # all answers count: a network is chosen that all have
             self._send(probe(message.targets, self._timing.dial, self._timing.dial))
@@ -231,7 +245,7 @@ class _Station:
 class _Elsewhere:
     """An agent's command on a member."""
 
-    def __init__(self, call: int, send: Callable[[messages.FromStation], None]) -> None:
+    def __init__(self, call: int, send: Callable[[messages.FromMember], None]) -> None:
         self._call, self._send = call, send
 
     def feed(self, data: bytes) -> None:

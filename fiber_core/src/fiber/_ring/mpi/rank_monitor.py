@@ -1,4 +1,4 @@
-"""Rank monitor (*vigil*) of one ``mpirun``: releases its ranks, and ends it after a failure.
+"""Rank monitor of one ``mpirun``: releases its ranks, and ends it after a failure.
 
 A state machine without clock, thread or process: events and times in, instructions out. It ends
 mpirun itself, for some implementations wait for ever for ranks that are gone.
@@ -16,7 +16,7 @@ from fiber._ring.mpi.hosts import MpiHost, mismatches
 from fiber._ring.mpi.ranks import STRAY
 from fiber._ring.mpi.timing import MpiTiming
 
-__all__ = ["Begin", "Instruction", "Send", "Verdict", "Vigil", "ended_how"]
+__all__ = ["Begin", "Instruction", "RankMonitor", "Send", "Verdict", "ended_how"]
 
 
 @values.frozen
@@ -49,7 +49,7 @@ class Verdict:
     is_asked: bool = False
 
 
-class Vigil:
+class RankMonitor:
     """One mpirun, from its start to its end.
 
     Args:
@@ -119,13 +119,9 @@ class Vigil:
             self._deadline = now + self._timing.after_all
         return []
 
-    def lost(self, host: str, why: str, now: float) -> list[Instruction]:
-        """A member or the launcher is no more."""
-        return self._fail(Verdict(1, f"{host} was lost: {why}"), now)
-
-    def expired(self, seconds: float, now: float) -> list[Instruction]:
-        """It has run for as long as it may."""
-        return self._fail(Verdict(1, f"it ran for longer than its deadline of {seconds:g} s"), now)
+    def failed(self, why: str, now: float) -> list[Instruction]:
+        """The gang has failed: a member is no more, or its time is over."""
+        return self._fail(Verdict(1, why), now)
 
     def interrupted(self, number: int, now: float) -> list[Instruction]:
         """Somebody wants it to end; twice wants it to end now."""
