@@ -154,6 +154,45 @@ def test_a_page_that_is_told_no_more_says_so_and_comes_back(drawn, browser):
     assert count(browser, "#map .cell") == 8
 
 
+ENDS = """
+import sys, fiber
+if __name__ == "__main__":
+    with fiber.Pool(1) as pool:
+        pool.map(abs, [1])
+        sys.stdin.readline()
+        raise ValueError("negative mass")
+"""
+
+
+@pytest.mark.parametrize("is_seen, is_killed", [(True, False), (False, False), (True, True)])
+def test_a_page_of_the_program_itself_says_how_that_has_ended(
+    tmp_path, browser, is_seen, is_killed
+):
+    script = tmp_path / "program.py"
+    script.write_text(ENDS)
+    environ = {**os.environ, "FIBER_DASHBOARD": "127.0.0.1:0"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, script], stdin=pipe, stderr=pipe, text=True, env=environ
+    ) as process:
+        browser.open(process.stderr.readline().split()[-1])
+        browser.until(has_drawn(1))
+        if not is_seen:
+            browser.evaluate("connect(model.run, true)")
+            browser.until("model.source.readyState === EventSource.OPEN")
+        if is_killed:
+            process.kill()
+        process.communicate("end\n")
+
+    said = "disconnected" if is_killed else "ended"
+    browser.until(f"document.querySelector('#live').textContent === '{said}'")
+    browser.evaluate("listRuns()")
+    assert texts(browser, "#live") == [said]
+    told = [one.replace("\n", " ") for one in texts(browser, "#attention .alert")]
+    is_told = any("This run has ended with ValueError: negative mass" in one for one in told)
+    assert is_told is not is_killed, told
+
+
 def test_names_of_the_program_are_text_and_no_markup(browser, drawn):
     drawn()
     browser.evaluate(

@@ -1,6 +1,9 @@
 """The page of a program that asked for one: a process that ends with it, and may end before it."""
 
 import contextlib
+import http.client
+import itertools
+import json
 import os
 import re
 import signal
@@ -122,6 +125,59 @@ def test_it_ends_with_a_program_that_is_killed_whoever_keeps_its_descriptors(tmp
         # the fork that kept them
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+
+
+ENDS = """
+import sys, fiber as mp
+if __name__ == "__main__":
+    mp.init(dashboard="127.0.0.1:0")
+    with mp.Pool(1) as pool:
+        pool.map(abs, [1])
+    sys.stdin.readline()
+    {last}
+"""
+
+
+@pytest.mark.parametrize(
+    "last, how",
+    [
+        ("sys.exit(3)", ""),
+        ("raise ValueError('negative\\nmass')", "ValueError: negative mass"),
+        ("import os; os._exit(3)", None),
+    ],
+    ids=["by itself", "by an error", "without a word"],
+)
+def test_those_who_look_are_told_how_the_program_has_ended(tmp_path, last, how):
+    script = tmp_path / "program.py"
+    script.write_text(ENDS.format(last=last))
+    words = [sys.executable, script]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        url = re.search(r"http://\S+", process.stderr.readline())[0]
+        with urllib.request.urlopen(url.replace("/?", "/runs?"), timeout=PATIENCE) as listed:
+            run = json.load(listed)[0]["id"]
+        streams = [
+            urllib.request.urlopen(url.replace("/?", f"/events?run={run}{more}&"), timeout=PATIENCE)
+            for more in ("", "&quiet=1")
+        ]
+        with streams[0] as shown, streams[1] as quiet:
+            next(line for line in iter(shown.readline, b"") if line.startswith(b'data: {"now"'))
+            process.communicate("end\n")
+            told = [rest_of(stream)[-3:-1] for stream in (shown, quiet)]
+
+    if how is None:
+        assert b"event: ended\n" not in itertools.chain(*told)
+    else:
+        assert told == [[b"event: ended\n", f'data: {{"how":"{how}"}}\n'.encode()]] * 2
+
+
+def rest_of(stream):
+    """The lines that are left; of one that is cut off those before."""
+    lines = []
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        lines.extend(iter(stream.readline, b""))
+    return lines
 
 
 def children(pid):

@@ -41,6 +41,8 @@ WORKER = (
     "lately",
     "others",
 )
+#: a proxy, or a browser that is gone, is noticed by this
+_STILL_HERE = b": still here\n\n"
 _TOTALS = ("waiting", "running", "done", "failed", "retried", "ready", "wanted")
 
 
@@ -87,9 +89,11 @@ class Feed:
         self._timing = timing
         self._watchers = 0
         self._task: asyncio.Task[None] | None = None
-        self._told = asyncio.Condition()
+        #: set, and another one made, when something is told
+        self._told = asyncio.Event()
         self._number = 0
         self._state = b""
+        self._is_over = False
         self._points: deque[dict[str, Any]] = deque(maxlen=_MOST_POINTS)
         self._spans: deque[tuple[int, list[Any]]] = deque(maxlen=_MOST_SPANS)
         self._span_numbers = itertools.count()
@@ -98,18 +102,34 @@ class Feed:
         #: by pool: when it was told, and how many tasks were done
         self._done: dict[str, tuple[float, int]] = {}
 
+    def end(self, how: str) -> None:
+        """Tell that the run has ended, as the last thing.
+
+        Args:
+            how: what it ended with, for people; "" where there is nothing to say.
+        """
+        self._is_over = True
+        if self._task is not None:
+            self._task.cancel()
+        self._tell(_event("ended", {"how": how}))
+
+    async def ending(self) -> AsyncGenerator[bytes, None]:
+        """Yield what a browser is told that shows nothing now: the end of the run."""
+        while not await self._wait(lambda: self._is_over):
+            yield _STILL_HERE
+        yield self._state
+
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """Yield what a browser is told, as server-sent events, until nobody listens."""
+        """Yield what a browser is told, as server-sent events, until the run is over or nobody listens."""
         self._watchers += 1
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._ask_on())
         try:
             yield _event("history", list(self._points))
             seen, next_span, errors = 0, 0, 0
-            while True:
-                if not await self._wait_for_more(seen):
-                    # a proxy, or a browser that is gone, is noticed by this
-                    yield b": still here\n\n"
+            while not self._is_over or self._number > seen:
+                if not await self._wait(lambda known=seen: self._number > known):
+                    yield _STILL_HERE
                     continue
                 seen = self._number
                 if errors != self._errors_changed:
@@ -128,13 +148,17 @@ class Feed:
         newest = itertools.takewhile(lambda one: one[0] >= first, reversed(self._spans))
         return [span for _, span in newest][::-1]
 
-    async def _wait_for_more(self, seen: int) -> bool:
-        async with self._told:
+    async def _wait(self, condition: Callable[[], bool]) -> bool:
+        """Wait a bounded time until something was told by which a condition is true; whether it is."""
+        # a condition's lock would be lost by a wait that is cancelled twice, as those of browsers are that go
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timing.idle_thread
+        while not condition():
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(
-                    self._told.wait_for(lambda: self._number > seen), self._timing.idle_thread
-                )
-        return self._number > seen
+                await asyncio.wait_for(self._told.wait(), deadline - loop.time())
+            if loop.time() >= deadline:
+                return condition()
+        return True
 
     async def _ask_on(self) -> None:
         """Ask again and again, until nobody has looked for a while."""
@@ -152,12 +176,12 @@ class Feed:
                     asked = connection
                     status = await asyncio.to_thread(asked.ask, "status")
                     timeline = await asyncio.to_thread(asked.ask, "timeline")
-                    await self._tell(self._digest(status, timeline))
+                    self._tell(self._digest(status, timeline))
                 except FiberError as error:
                     if connection is not None:
                         connection.close()
                         connection = None
-                    await self._tell(_event("silent", {"reason": str(error)}))
+                    self._tell(_event("silent", {"reason": str(error)}))
                 took = time.monotonic() - began
                 # an answer that is dear is asked for less often: a tenth of the program at most; the first one
                 # waits for what answers to start
@@ -166,11 +190,11 @@ class Feed:
             if connection is not None:
                 connection.close()
 
-    async def _tell(self, event: bytes) -> None:
-        async with self._told:
-            self._number += 1
-            self._state = event
-            self._told.notify_all()
+    def _tell(self, event: bytes) -> None:
+        self._number += 1
+        self._state = event
+        told, self._told = self._told, asyncio.Event()
+        told.set()
 
     def _digest(self, status: Mapping[str, Any], timeline: Mapping[str, Any]) -> bytes:
         """Take an answer in; returns what browsers are told."""

@@ -6,6 +6,7 @@ killed, stopped or slow, the program loses its page and nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -22,6 +23,7 @@ from fiber._agent.supervisor.kernel import ProcessWatch
 from fiber._agent.supervisor.start import python
 from fiber._dashboard.feed import Run
 from fiber._dashboard.server import Server, require
+from fiber._tasks.dispatcher import text_of
 from fiber._watch.status import Asker
 from fiber.exceptions import FiberError
 from fiber.model import Timing
@@ -77,10 +79,16 @@ class Page:
         return self._process.pid
 
     def close(self) -> None:
-        """End the process; idempotent."""
+        """Have the process tell those who look that the program has ended, and end it; idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
+        assert self._process.stdin is not None
+        # it may have ended
+        with contextlib.suppress(OSError, ValueError):
+            self._process.stdin.write(json.dumps({"ended": _how()}).encode() + b"\n")
+            self._process.stdin.flush()
+        self._thread.join(self._timing.output)
         self._process.kill()
         self._thread.join(self._timing.kill)
 
@@ -105,6 +113,16 @@ class Page:
             )
 
 
+def _how() -> str:
+    """What this program ends with: the error that nothing has caught; "" where there is none."""
+    error = getattr(sys, "last_value", None)
+    # at a prompt it was that of some line, and the program went on
+    if error is None or hasattr(sys, "ps1"):
+        return ""
+    said = " ".join(text_of(error).split())
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
 def serve_run(runtime: Runtime, address: str) -> Page | None:
     """Serve the page of this process's run; None, with a warning, where that cannot be."""
     try:
@@ -118,7 +136,7 @@ def serve_run(runtime: Runtime, address: str) -> Page | None:
 def main() -> None:
     """Serve the page of the program that started this process, until that ends."""
     request = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with, args=(request["parent"],), daemon=True).start()
+    threading.Thread(target=_die_with, args=(request["parent"],), daemon=True).start()
     folder, timing = Path(request["folder"]), Timing.at(request["scale"])
     described = rundir.describe(folder) or {}
     run = Run(
@@ -133,6 +151,7 @@ def main() -> None:
     except FiberError as error:
         _say(error=str(error))
         return
+    threading.Thread(target=_end_with, args=(server,), daemon=True).start()
     _say(url=server.url)
     server.run()
 
@@ -141,13 +160,20 @@ def _say(**facts: Any) -> None:
     print(json.dumps(facts), flush=True)  # noqa: T201 - heard by the program
 
 
-def _end_with(parent: int) -> None:
-    """End this process at once when its parent has, or has closed it."""
+def _end_with(server: Server) -> None:
+    """End the server when the program says that it ends."""
+    line = sys.stdin.readline()
+    if line and not server.end(json.loads(line)["ended"]):
+        # the program waits for this, and the server would look after a tenth of a second
+        os._exit(0)
+
+
+def _die_with(parent: int) -> None:
+    """End this process at once when its parent has; the pipe may be kept by what that has forked."""
     try:
-        # a process that the program forked may keep the pipe
-        with_parent: list[Any] = [sys.stdin, ProcessWatch(parent)]
+        watch: list[Any] = [ProcessWatch(parent)]
         if os.getppid() == parent:
-            select.select(with_parent, [], [])
+            select.select(watch, [], [])
     except ProcessLookupError:
         # it has ended before this began
         pass

@@ -4,7 +4,7 @@
 ``/``               the page
 ``/page/NAME``      its files
 ``/runs``           the runs that can be looked at
-``/events?run=``    what is told of one, as server-sent events
+``/events?run=``    what is told of one, as server-sent events; only its end with ``&quiet=1``
 ``/log?run=&job=``  the last lines of a job's log
 ==================  =====================================================================
 """
@@ -16,7 +16,7 @@ import importlib.resources
 import importlib.util
 import secrets
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fiber._config.settings import DASHBOARD
@@ -55,6 +55,7 @@ class Pages:
         self._timing = timing
         self._feeds: dict[str, Feed] = {}
         self._watchers = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
         folder = importlib.resources.files("fiber._dashboard") / "page"
         self._files = {name: (folder / name).read_bytes() for name in (_INDEX, *_TYPES)}
 
@@ -117,11 +118,24 @@ class Pages:
         feed = self._feeds.get(run.id)
         if feed is None:
             feed = self._feeds[run.id] = Feed(run, self._timing)
-        return StreamingResponse(self._watched(feed), media_type="text/event-stream")
+        self._loop = asyncio.get_running_loop()
+        events = feed.ending() if request.query_params.get("quiet") else feed.events()
+        return StreamingResponse(self._watched(events), media_type="text/event-stream")
 
-    async def _watched(self, feed: Feed) -> Any:
+    def end(self, how: str) -> bool:
+        """Tell all who look that the run has ended; may be called on any thread. False where nobody looks.
+
+        Args:
+            how: what it ended with, for people.
+        """
+        if self._loop is None or not self._watchers:
+            return False
+        for feed in list(self._feeds.values()):
+            self._loop.call_soon_threadsafe(feed.end, how)
+        return True
+
+    async def _watched(self, events: AsyncGenerator[bytes, None]) -> Any:
         self._watchers += 1
-        events = feed.events()
         try:
             async for event in events:
                 yield event
@@ -183,7 +197,8 @@ class Server:
         host, port = split(address)
         token = token or secrets.token_urlsafe(24)
         self._socket = _listen(host, port, spare=address == DASHBOARD)
-        self._server = _server(Guard(Pages(runs, timing).application(), token, host))
+        self._pages = Pages(runs, timing)
+        self._server = _server(Guard(self._pages.application(), token, host))
         name = f"[{host}]" if ":" in host else host
         #: where the page is, with the token
         self.url = f"http://{name}:{self._socket.getsockname()[1]}/?token={token}"
@@ -192,9 +207,19 @@ class Server:
         """Serve until :meth:`end` or a signal."""
         self._server.run(sockets=[self._socket])
 
-    def end(self) -> None:
-        """Have :meth:`run` return; may be called on any thread."""
-        self._server.should_exit = self._server.force_exit = True
+    def end(self, how: str | None = None) -> bool:
+        """Have :meth:`run` return; may be called on any thread.
+
+        Args:
+            how: what the run ended with, which those who look are told first; None where it has not ended.
+
+        Returns:
+            True where somebody is told.
+        """
+        is_told = how is not None and self._pages.end(how)
+        self._server.force_exit = not is_told
+        self._server.should_exit = True
+        return is_told
 
 
 def require() -> None:

@@ -8,7 +8,7 @@ const KEEP_SECONDS = 310, MOST_SPANS = 60000, FAILED_SECONDS = 60, ROWS = 100, C
 
 const model = {
   run: "", runs: [], source: null, state: null, points: [], errors: [], spans: new Map(), spanCount: 0, clock: 0,
-  silent: "", ended: false, follows: false, window: 120, sort: "name", descending: false, rows: ROWS, worker: null,
+  silent: "", ended: false, how: "", follows: false, window: 120, sort: "name", descending: false, rows: ROWS, worker: null,
 };
 
 // -- texts
@@ -96,9 +96,9 @@ function colorName(name) {
 
 // -- what is told
 
-function connect(run) {
+function connect(run, quiet) {
   if (model.source) model.source.close();
-  const source = (model.source = new EventSource(`events?run=${encodeURIComponent(run)}`));
+  const source = (model.source = new EventSource(`events?run=${encodeURIComponent(run)}${quiet ? "&quiet=1" : ""}`));
   source.addEventListener("history", (event) => {
     model.points = JSON.parse(event.data);
     model.spans.clear();
@@ -115,6 +115,10 @@ function connect(run) {
     draw();
     // it may have ended
     listRuns();
+  });
+  source.addEventListener("ended", (event) => {
+    model.how = JSON.parse(event.data).how;
+    end();
   });
   source.onerror = () => {
     live("silent", "disconnected");
@@ -178,6 +182,8 @@ async function listRuns() {
   try {
     answer = await fetch("runs");
   } catch {
+    // what has served its own page has gone with it
+    if (model.ended) return;
     live("silent", "disconnected");
     if (!model.state) empty("The dashboard does not answer", "It has ended, or its host cannot be reached. Start it again with fiber dashboard.");
     return;
@@ -206,10 +212,11 @@ function end() {
   if (model.source) model.source.close();
   const isNew = !model.ended;
   model.ended = true;
+  if (!model.state) empty("The program has ended", model.how);
   live("waiting", "ended");
-  if (isNew) {
-    const { state, points, errors, spans, spanCount } = model;
-    endedRuns.set(model.run, { state, points, errors, spans, spanCount });
+  if (isNew && model.state) {
+    const { state, points, errors, spans, spanCount, how } = model;
+    endedRuns.set(model.run, { state, points, errors, spans, spanCount, how });
     if (endedRuns.size > MOST_ENDED) endedRuns.delete(endedRuns.keys().next().value);
   }
   draw();
@@ -238,7 +245,7 @@ function pick(id) {
 
 function choose(run) {
   const kept = model.runs.some((one) => one.id === run) ? undefined : endedRuns.get(run);
-  Object.assign(model, { run, state: null, points: [], errors: [], spans: new Map(), spanCount: 0, silent: "", ended: false }, kept);
+  Object.assign(model, { run, state: null, points: [], errors: [], spans: new Map(), spanCount: 0, silent: "", ended: false, how: "" }, kept);
   functions.clear();
   pastAlerts.clear();
   closeWorker();
@@ -337,7 +344,7 @@ function pastAlert(one) {
 
 function drawAttention(state) {
   const found = [], others = model.runs.some((run) => run.id !== model.run);
-  if (model.ended) found.push(alert("info", "■", "This run has ended.", `What is shown is the last that it told.${others ? " Choose another run above." : ""}`));
+  if (model.ended) found.push(alert("info", "■", `This run has ended${model.how ? ` with ${model.how}` : "."}`, `What is shown is the last that it told.${others ? " Choose another run above." : ""}`));
   else if (model.silent) found.push(alert("failed", "!", "The program does not answer.", model.silent));
   const lasting = (key, one) => {
     pastAlerts.set(key, { one, at: state.now, place: found.length });
@@ -1020,9 +1027,9 @@ for (const id of ["rate-plot", "memory-plot", "map", "timeline"]) $(id).addEvent
 addEventListener("resize", draw);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 document.addEventListener("visibilitychange", () => {
-  // nothing is asked of the program for a page that nobody sees
+  // nothing is asked of the program for a page that nobody sees, which is still to know how the run ends
   if (document.hidden) {
-    if (model.source) model.source.close();
+    if (model.run && !model.ended) connect(model.run, true);
   } else if (model.run && !model.ended) connect(model.run);
   else listRuns();
 });
