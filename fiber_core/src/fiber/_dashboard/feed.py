@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import json
 import time
@@ -127,8 +128,8 @@ class Feed:
         try:
             yield _event("history", list(self._points))
             seen, next_span, errors = 0, 0, 0
-            while not self._is_over or self._number > seen:
-                if not await self._wait(lambda known=seen: self._number > known):
+            while not self._is_over or self._has_told_since(seen):
+                if not await self._wait(functools.partial(self._has_told_since, seen)):
                     yield _STILL_HERE
                     continue
                 seen = self._number
@@ -147,6 +148,9 @@ class Feed:
     def _spans_since(self, first: int) -> list[list[Any]]:
         newest = itertools.takewhile(lambda one: one[0] >= first, reversed(self._spans))
         return [span for _, span in newest][::-1]
+
+    def _has_told_since(self, seen: int) -> bool:
+        return self._number > seen
 
     async def _wait(self, condition: Callable[[], bool]) -> bool:
         """Wait a bounded time until something was told by which a condition is true; whether it is."""
