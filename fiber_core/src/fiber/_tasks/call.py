@@ -185,7 +185,7 @@ class Call:
                 if shares_memory and self.repeated_buffers is not None
                 else None
             )
-            units = self._units(items, start)
+            units = [items] if len(items) == 1 else self._units(items, start)
             apart, segments = arguments.encode(units, locate)
             self._keep(envelope, start, stop)
             return self.mode | Mode.APART if apart else self.mode, segments

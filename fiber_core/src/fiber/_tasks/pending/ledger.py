@@ -167,7 +167,7 @@ class Ledger:
                 call.history.pop(start, None)
         else:
             out += [Accept(call.id, *part) for part in self._settle(call, start, stop)]
-        if call.finished == call.count:
+        if call.closed and call.finished == call.count:
             self.end_if_complete(call, out)
 
     def abandon(

@@ -39,8 +39,8 @@ class Assigner:
         The next units wait for a worker that may take them, and nothing overtakes them: in a busy
         pool no worker would ever hold nothing if it were given a second entry meanwhile.
         """
-        queue, available = self._ledger.queue, self._ledger.available
-        while available.idle or available.fast:
+        queue, available, total = self._ledger.queue, self._ledger.available, self._ledger.total
+        while total.units and (available.idle or available.fast):
             call = queue.next_suspect() if queue.suspects else None
             if call is not None:
                 worker = available.find_idle()
@@ -262,7 +262,7 @@ class PendingTable:
         out: list[Command] = []
         self._handlers[type(event)](event, now, out)
         available = self._available
-        if (available.idle or available.fast) and self._total.units:
+        if self._total.units and (available.idle or available.fast):
             self._assigner.assign(now, out)
         if available.idle and self._stragglers.heap:
             self._revoker.revoke_from_stuck(now, out)
@@ -374,7 +374,8 @@ class PendingTable:
     def _grow(self, call: CallState, count: int, closed: bool, out: list[Command]) -> None:
         call.grow(count, closed=closed)
         self._ledger.queue.add(call)
-        self._ledger.end_if_complete(call, out)
+        if closed:
+            self._ledger.end_if_complete(call, out)
 
     def _call_dropped(self, event: events.CallDropped, now: float, out: list[Command]) -> None:
         call = self._ledger.calls.pop(event.call, None)
