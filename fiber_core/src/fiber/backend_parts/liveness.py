@@ -100,7 +100,8 @@ if sys.platform == "linux":
         Raises:
             OSError: it cannot be read.
         """
-        text = Path(f"/proc/{pid}/stat").read_bytes()
+        with open(f"/proc/{pid}/stat", "rb", 0) as file:
+            text = file.read()
         # the name, in parentheses, can hold anything
         fields = text.rpartition(b")")[2].split()
         return None if fields[0] in (b"Z", b"X") else float(fields[19])

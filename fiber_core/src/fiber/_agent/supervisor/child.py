@@ -104,7 +104,7 @@ def _set_up(plan: ChildPlan) -> None:
     if not kernel.die_with_parent(plan.supervisor):
         os._exit(NOT_STARTED)
     # as if it had been executed: a fork has its supervisor's name, and is none
-    kernel.set_title(Path(sys.executable).name)
+    kernel.set_title(os.path.basename(sys.executable))  # noqa: PTH119 - as little code as possible
     _reset_signals()
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (plan.stdout, 1), (plan.stderr, 2)):

@@ -112,7 +112,7 @@ class Journal:
     def _append(self, event: Mapping[str, Any]) -> None:
         if self._descriptor is None or self._broken:
             return
-        line = json.dumps(event, separators=(",", ":")).encode() + b"\n"
+        line = _ENCODER.encode(event).encode() + b"\n"
         try:
             if os.write(self._descriptor, line) < len(line):
                 msg = "the disk is full"
@@ -125,6 +125,8 @@ class Journal:
         self._on_failure(f"the journal {self._path} is incomplete from here: {error}")
 
 
+#: made once: dumps() makes one for each line
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 #: of one job: a number beyond it was not written by a supervisor, and would take the memory
 _MOST_PROCESSES = 2**16
 _ID = re.compile(rb'^\{"event":"submitted","job":"(\w+)"', re.MULTILINE)

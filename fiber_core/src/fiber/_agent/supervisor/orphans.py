@@ -51,10 +51,17 @@ def stray_descendants(group: int, candidates: Iterable[int]) -> list[int]:
 def children(pid: int) -> list[int]:
     """Children of a process, whichever of its threads started them."""
     found: list[int] = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+    threads = []
+    # without pathlib: each page that a supervisor's objects and code are on is copied after each fork
+    with contextlib.suppress(OSError):
+        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208
+    for thread in threads:
         # a thread that ends meanwhile takes nothing along: its process has its children then
-        with contextlib.suppress(OSError):
-            found += map(int, path.read_text().split())
+        with (
+            contextlib.suppress(OSError),
+            open(f"/proc/{pid}/task/{thread}/children", "rb", 0) as file,
+        ):
+            found += map(int, file.read().split())
     return found
 
 

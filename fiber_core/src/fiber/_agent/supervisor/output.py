@@ -272,7 +272,7 @@ class LogFile:
     """
 
     def __init__(
-        self, path: Path | None, descriptors: Descriptors, on_failure: Callable[[str], None]
+        self, path: str | Path | None, descriptors: Descriptors, on_failure: Callable[[str], None]
     ) -> None:
         self._path = path
         self._descriptors = descriptors

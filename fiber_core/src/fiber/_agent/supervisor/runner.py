@@ -277,7 +277,7 @@ class JobRunner:
     def start(self, launch: Launch) -> None:
         """Fork the processes of a job that the table has already."""
         spec = launch.spec
-        path = Path(self._options.run_directory, "logs", f"{launch.job_id}.log")
+        path = f"{self._options.run_directory}/logs/{launch.job_id}.log"
         log = LogFile(
             path if self._options.keeps_logs else None, self._descriptors, self._on_notice
         )
