@@ -26,19 +26,11 @@ _HELLO = Hello.mine("fuzz")
 _PIECE = 97
 
 
-def _received(data: bytes) -> Iterator[bytearray]:
+def _received(data: bytes) -> Iterator[layout.Buffer]:
     """Yield the frames of a stream as a socket's reader gets them."""
-    deframer, view = layout.Deframer(layout.MAX_UNPROVEN), memoryview(data)
-    while view:
-        gap, count = deframer.gap, min(_PIECE, len(view))
-        if gap is None:
-            yield from deframer.feed(view[:count])
-        else:
-            count = min(count, len(gap))
-            gap[:count] = view[:count]
-            if (frame := deframer.fill(count)) is not None:
-                yield frame
-        view = view[count:]
+    deframer = layout.Deframer(layout.MAX_UNPROVEN)
+    for start in range(0, len(data), _PIECE):
+        yield from deframer.split(data[start : start + _PIECE])
 
 
 @target(WireError)

@@ -13,7 +13,10 @@ from fiber.exceptions import BackendUnavailableError
 from fiber.model import JobState, Reason, ReasonKind
 from fiber.testing import programs
 from fiber.testing.kit.driver import Driver
+from fiber_ssh import exec_channel
+from fiber_ssh.agent_archive import agent_archive
 from fiber_ssh.config import SshConfig
+from fiber_ssh.hosts import read_hosts
 from supervised import until_gone
 from waiting import until
 
@@ -143,6 +146,16 @@ def test_an_agent_that_is_killed_takes_its_jobs_with_it_and_is_replaced(driver, 
     until_gone(running.processes[0].pid)
     again = driver.submit(programs.exit_with(0))
     reached(driver, again, JobState.SUCCEEDED)
+
+
+def test_a_host_gets_the_agents_code_once(connect, config, monkeypatch):
+    alpha, *_ = read_hosts(config)
+    assert connect(alpha).is_up
+
+    digest, _ = agent_archive()
+    monkeypatch.setattr(exec_channel, "agent_archive", lambda: (digest, b"no code"))
+
+    assert connect(alpha).is_up
 
 
 def test_a_host_whose_key_is_not_the_known_one_is_refused(driver_with, config, world, tmp_path):

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commands import ran
+from fiber.exceptions import WireError
 from fiber.model import JobSpec, JobState, ProcessStatus, Reason, ReasonKind
 from fiber_ssh.agent_archive import loader_source
 from fiber_ssh.remote.kernel import bound_port, clock
-from fiber_ssh.remote.logfile import LogReader, LogWriter, offset_of_tail
+from fiber_ssh.remote.logfile import LogReader, offset_of_tail, pieces
 from fiber_ssh.remote.runs import Run, load_runs
-from fiber_ssh.remote.wire import Data, Decoder, pack, pack_data
+from fiber_ssh.remote.wire import Data, decoder, pack, pack_data
 from making import making
 
 _TAKE = """
@@ -134,9 +135,10 @@ def plain(found):
 @given(st.lists(st.integers(1, 40), min_size=1))
 def test_messages_and_output_arrive_however_they_are_cut(cuts):
     stream = pack({"op": "x", "text": "ünï"}) + pack_data(3, 1, b"a\0b", 17) + pack({"id": 1})
-    decoder, found, start = Decoder(), [], 0
+    decoding, found, start = decoder(), [], 0
     for size in [*cuts, len(stream)]:
-        found += [plain(one) for one in decoder.feed(stream[start : start + size])]
+        decoding.feed(stream[start : start + size])
+        found += [plain(one) for one in decoding.messages()]
         start += size
 
     assert found == [{"op": "x", "text": "ünï"}, (3, 1, b"a\0b", 17), {"id": 1}]
@@ -146,22 +148,23 @@ def test_messages_and_output_arrive_however_they_are_cut(cuts):
     "data",
     [
         struct.pack("!IB", 1 << 31, 0),
-        struct.pack("!IB", 4, 9),
+        struct.pack("!IB", 2, 9) + b"{}",
         struct.pack("!IB", 2, 1) + b"xx",
         struct.pack("!IB", 2, 0) + b"[]",
         struct.pack("!IB", 2, 0) + b"{]",
     ],
 )
 def test_what_makes_no_sense_is_an_error(data):
-    with pytest.raises(ValueError):
-        list(Decoder().feed(data))
+    decoding = decoder()
+    decoding.feed(data)
+    with pytest.raises(WireError):
+        list(decoding.messages())
 
 
-def write(path, *pieces):
-    writer = LogWriter(path)
-    for stream, data in pieces:
-        writer.write(stream, data)
-    writer.close()
+def write(path, *output):
+    with open(path, "ab") as file:
+        for stream, data in output:
+            file.writelines(pieces(stream, data))
 
 
 def read(path, offset=0, skip=0):

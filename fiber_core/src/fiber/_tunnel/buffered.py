@@ -1,4 +1,4 @@
-"""A socket that never blocks, on a reactor: bytes in to a callback, bytes out when it takes them."""
+"""A socket that never blocks, on an event loop: bytes in to a callback, bytes out when it takes them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from fiber._wire.reactor import Reactor
+from fiber._base.loop import Loop
 
 __all__ = ["Buffered"]
 
@@ -18,10 +18,10 @@ _PIECES = 64
 
 
 class Buffered:
-    """All methods are for the reactor's thread, and so are the callbacks.
+    """All methods are for the loop's thread, and so are the callbacks.
 
     Args:
-        reactor: that waits for it.
+        loop: that waits for it.
         sock: a connected socket, or one whose connecting is under way; owned from now on.
         on_data: called with bytes that came.
         on_end: called once when no more come; with the error where it broke.
@@ -30,7 +30,7 @@ class Buffered:
 
     def __init__(
         self,
-        reactor: Reactor,
+        loop: Loop,
         sock: socket.socket,
         *,
         on_data: Callable[[bytes], None],
@@ -38,7 +38,7 @@ class Buffered:
         on_room: Callable[[], None] = lambda: None,
     ) -> None:
         sock.setblocking(False)
-        self._reactor = reactor
+        self._loop = loop
         self._socket = sock
         self._on_data = on_data
         self._on_end = on_end
@@ -79,7 +79,7 @@ class Buffered:
         """Close it; idempotent."""
         if not self._closed:
             self._closed = True
-            self._reactor.watch(self._socket.fileno(), None, None)
+            self._loop.watch(self._socket.fileno(), None, None)
             self._socket.close()
 
     def abandon(self) -> None:
@@ -91,7 +91,7 @@ class Buffered:
     def _watch(self) -> None:
         if self._closed:
             return
-        self._reactor.watch(
+        self._loop.watch(
             self._socket.fileno(),
             self._readable if self._reading and not self._ended else None,
             self._flush if self._out or self._finishing else None,

@@ -379,7 +379,7 @@ class Deframer:
             frames.append(bytearray(data[start:at]))
         return frames
 
-    def split(self, data: Buffer) -> Iterator[bytearray]:
+    def split(self, data: Buffer) -> Iterator[Buffer]:
         """Yield the frames that are complete with ``data``, whether or not one has begun.
 
         Raises:

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import resource
 import socket
 from pathlib import Path
 
@@ -200,7 +201,7 @@ def test_nothing_is_read_while_the_terminal_is_full(world):
 FULL = pytest.param("/dev/full", "No space left", marks=needs_full_device)
 
 
-@pytest.mark.parametrize("target, words", [("missing/log", "is incomplete from here"), FULL])
+@pytest.mark.parametrize("target, words", [("missing/log", "is incomplete"), FULL])
 def test_a_log_that_cannot_be_written_is_reported_once_and_stops_nothing(world, target, words):
     world.path.symlink_to(target)
     world.write(b"one\n")
@@ -209,6 +210,20 @@ def test_a_log_that_cannot_be_written_is_reported_once_and_stops_nothing(world, 
     assert world.terminal.pieces == [b"one\n", b"two\n"]
     (failure,) = world.failures
     assert words in failure
+
+
+def test_a_log_goes_on_once_there_is_room_without_half_of_what_was_lost(world):
+    world.write(b"one\n")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len("one\ntw"), hard))
+    try:
+        world.write(b"two\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    world.write(b"three\n")
+
+    assert world.path.read_bytes() == b"one\nthree\n"
+    assert len(world.failures) == 1
 
 
 @pytest.fixture(params=["pipe", "terminal", "socket"])

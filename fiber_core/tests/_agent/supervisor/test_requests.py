@@ -125,6 +125,7 @@ def test_a_job_that_waited_and_cannot_start_has_failed(toys):
 
     assert status.reason == Reason(ReasonKind.START)
     assert "cannot run 'no-such-program'" in status.message
+    assert JobState.RUNNING not in {one.state for one in toys.statuses[second.job_id]}
 
 
 def test_all_jobs_end_while_others_wait(own):

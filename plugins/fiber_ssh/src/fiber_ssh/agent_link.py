@@ -17,7 +17,7 @@ from fiber_ssh.connect import CONNECTION_ERRORS, Connection, connect
 from fiber_ssh.exec_channel import HostInfo, explain_end, open_agent
 from fiber_ssh.hosts import Host
 from fiber_ssh.log_follow import LogFollower, LogFollowers
-from fiber_ssh.remote.wire import Data, Decoder, Message, pack
+from fiber_ssh.remote.wire import Data, Message, decoder, pack
 from fiber_ssh.timing import SshTiming
 
 __all__ = ["AgentLink", "LeaseExpiredError", "Request"]
@@ -320,14 +320,15 @@ class AgentLink:
     def _read_messages(
         self, channel: paramiko.Channel, out: queue.SimpleQueue[bytes | None]
     ) -> bool:
-        decoder = Decoder()
+        decoding = decoder()
         hello: Message = {"id": 0, "op": "list", "run": "-"}
         if self._run_id is not None:
             hello = {"id": 0, "op": "attach", "run": self._run_id, "lease": self._lease}
         out.put(pack(hello))
         attached = False
         while data := channel.recv(256 * 1024):
-            for message in decoder.feed(data):
+            decoding.feed(data)
+            for message in decoding.messages():
                 if isinstance(message, Data):
                     self.followers.receive(message)
                 elif message.get("id") == 0:

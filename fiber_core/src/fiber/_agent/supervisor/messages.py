@@ -12,7 +12,7 @@ import enum
 import io
 import pickle
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from fiber._base import values
@@ -82,10 +82,24 @@ def encode(message: object) -> bytes:
 
 
 class Decoder:
-    """Turns the bytes of a stream back into messages."""
+    """Turns the bytes of a stream back into messages; the defaults are those of a supervisor's channel.
 
-    def __init__(self) -> None:
+    Args:
+        header: the length before each payload, and what else stands there.
+        limit: bytes of payload that a frame can have.
+        decode: makes a message of a payload and the rest of its header, or raises WireError.
+    """
+
+    def __init__(
+        self,
+        header: struct.Struct = HEADER,
+        limit: int = MAX_FRAME,
+        decode: Callable[..., Any] | None = None,
+    ) -> None:
         self._buffer = bytearray()
+        self._header = header
+        self._limit = limit
+        self._decode = decode or _decode
 
     def feed(self, data: bytes) -> None:
         """Add bytes as they were read."""
@@ -100,17 +114,17 @@ class Decoder:
         buffer = self._buffer
         start = 0
         try:
-            while len(buffer) - start >= HEADER.size:
-                (length,) = HEADER.unpack_from(buffer, start)
-                if length > MAX_FRAME:
-                    msg = f"a frame announces {length} bytes, more than the {MAX_FRAME} allowed"
+            while len(buffer) - start >= self._header.size:
+                length, *rest = self._header.unpack_from(buffer, start)
+                if length > self._limit:
+                    msg = f"a frame announces {length} bytes, more than the {self._limit} allowed"
                     raise WireError(msg)
-                end = start + HEADER.size + length
+                end = start + self._header.size + length
                 if len(buffer) < end:
                     break
-                payload = bytes(memoryview(buffer)[start + HEADER.size : end])
+                payload = bytes(memoryview(buffer)[start + self._header.size : end])
                 start = end
-                yield _decode(payload)
+                yield self._decode(payload, *rest)
         finally:
             del buffer[:start]
 

@@ -15,7 +15,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
 from fiber._agent.supervisor.descriptors import Descriptors
@@ -268,36 +267,50 @@ class LogFile:
     Args:
         path: where it is; None where none is kept.
         descriptors: owns its descriptor.
-        on_failure: called once with a sentence when it cannot be written.
+        on_failure: called once with a sentence when something could not be written.
     """
 
     def __init__(
-        self, path: str | Path | None, descriptors: Descriptors, on_failure: Callable[[str], None]
+        self,
+        path: str | os.PathLike[str] | None,
+        descriptors: Descriptors,
+        on_failure: Callable[[str], None],
     ) -> None:
         self._path = path
         self._descriptors = descriptors
-        self._on_failure = on_failure
+        self._on_failure: Callable[[str], None] | None = on_failure
         self._descriptor: int | None = None
-        self._broken = False
+        self._size = 0
+        self._closed = False
 
     def write(self, data: bytes) -> None:
-        """Append bytes; a failure stops this file and nothing else."""
-        if not data or self._broken or self._path is None:
+        """Append bytes, all or none of them: a full disk loses what there is no room for, and no more."""
+        if not data or self._closed or self._path is None:
             return
         try:
             if self._descriptor is None:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
                 self._descriptor = self._descriptors.own(os.open(self._path, flags, 0o600))
+                self._size = os.fstat(self._descriptor).st_size
             view = memoryview(data)
             while view:
                 view = view[os.write(self._descriptor, view) :]
+            self._size += len(data)
         except OSError as error:
-            self._broken = True
-            self._on_failure(f"the log {self._path} is incomplete from here: {error}")
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        if self._descriptor is not None:
+            # what is no file has no size
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, self._size)
+        report, self._on_failure = self._on_failure, None
+        if report is not None:
+            report(f"the log {self._path} is incomplete: {error}")
 
     def close(self) -> None:
         """Release the descriptor; later bytes are dropped. Idempotent."""
-        self._broken = True
+        self._closed = True
         if self._descriptor is not None:
             self._descriptors.close(self._descriptor)
             self._descriptor = None

@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 from fiber._agent.supervisor import orphans
 from fiber._agent.supervisor.cgroup import Confinement, Confiner

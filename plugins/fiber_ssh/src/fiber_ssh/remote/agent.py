@@ -54,6 +54,7 @@ class Agent:
         #: jobs of the runner
         self._jobs: dict[str, tuple[Run, Job]] = {}
         self._changed: dict[str, tuple[Run, Job]] = {}
+        self._descriptors = Descriptors()
         self._table = JobTable(os.uname().nodename)
         self._runner = JobRunner(
             SupervisorOptions(
@@ -66,7 +67,7 @@ class Agent:
                 offers_channels=False,
             ),
             loop=self._loop,
-            descriptors=Descriptors(),
+            descriptors=self._descriptors,
             table=self._table,
             journal=lambda job_id: self._jobs[job_id][0].journal,
             sinks=lambda job_id: self._jobs[job_id][1].sinks,
@@ -262,7 +263,7 @@ class Agent:
         known = run.jobs.get(order["id"])
         if known is not None:
             return {"ok": {"job": known.record}}
-        job = run.jobs[order["id"]] = Job(run.folder_of(order["id"]), order)
+        job = run.jobs[order["id"]] = Job(run.folder_of(order["id"]), order, self._descriptors)
         self._start(run, job, order)
         return {"ok": {"job": job.record}}
 
@@ -283,7 +284,7 @@ class Agent:
         self._runner.hold(launch)
         port = None
         try:
-            job.open()
+            os.makedirs(job.directory, mode=0o700, exist_ok=True)
             cwd = directory_for(order, run.work)
             if order.get("landing"):
                 port, job.record["landing"] = bound_port()
@@ -300,7 +301,7 @@ class Agent:
     def _output_of(self, job: Job) -> None:
         for connection in self._connections:
             if any(follower.job is job for follower in connection.followers.values()):
-                connection.flush()
+                connection.pump()
 
     def _job(self, message: Message) -> Job:
         for run in self._runs.values():

@@ -7,9 +7,11 @@ import socket
 from collections.abc import Callable
 
 from fiber._base.loop import Loop
+from fiber._tunnel.buffered import Buffered
+from fiber.exceptions import WireError
 from fiber_ssh.remote.job import Job
 from fiber_ssh.remote.logfile import LogReader, offset_of_tail
-from fiber_ssh.remote.wire import Decoder, Message, pack, pack_data
+from fiber_ssh.remote.wire import Message, decoder, pack, pack_data
 
 __all__ = ["Connection", "Follower"]
 
@@ -38,17 +40,17 @@ class Follower:
         #: bytes that may be sent
         self.credit = _WINDOW
         self._skip = 0
-        if tail is not None and os.path.exists(job.log):
-            offset, self._skip = offset_of_tail(job.log, tail)
+        if tail is not None and os.path.exists(job.log_path):
+            offset, self._skip = offset_of_tail(job.log_path, tail)
         self._reader: LogReader | None = None
         self._offset = offset
 
     def next(self) -> tuple[int, bytes, int] | None:
         """Stream, bytes and the offset behind them; None where there is nothing yet."""
         if self._reader is None:
-            if not os.path.exists(self.job.log):
+            if not os.path.exists(self.job.log_path):
                 return None
-            self._reader = LogReader(self.job.log, self._offset)
+            self._reader = LogReader(self.job.log_path, self._offset)
         found = self._reader.read()
         if found is None:
             return None
@@ -72,7 +74,7 @@ class Connection:
     """The agent's end of a connection.
 
     Args:
-        sock: it, non-blocking.
+        sock: it.
         loop: where it is watched while it is open.
         hear: called with each message.
     """
@@ -83,66 +85,40 @@ class Connection:
         loop: Loop,
         hear: Callable[[Connection, Message], None],
     ) -> None:
-        # whoever is answered so was accepted by an agent that goes on
-        sock.send(b"+")
-        self.sock = sock
         self.is_open = True
         #: the run whose owner it is, if it is one's
         self.owns: str | None = None
         #: runs of which it wants to know
         self.watches: set[str] = set()
         self.followers: dict[int, Follower] = {}
-        self._loop = loop
         self._hear = hear
-        self._decoder = Decoder()
-        self._out = bytearray()
-        loop.on_readable(sock.fileno(), self._receive)
+        self._decoder = decoder()
+        self._is_pumping = False
+        self._stream = Buffered(
+            loop, sock, on_data=self._receive, on_end=lambda _: self.close(), on_room=self.pump
+        )
+        # whoever is answered so was accepted by an agent that goes on
+        self._stream.write([b"+"])
 
-    def _receive(self) -> None:
+    def _receive(self, data: bytes) -> None:
+        self._decoder.feed(data)
         try:
-            data = self.sock.recv(256 * 1024)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self.close()
-            return
-        try:
-            for found in self._decoder.feed(data):
+            for found in self._decoder.messages():
                 if isinstance(found, dict) and self.is_open:
                     self._hear(self, found)
-        except ValueError:
+        except WireError:
             # it makes no sense
             self.close()
 
     def send(self, message: Message) -> None:
         """Send a message, as soon as there is room."""
-        self._out += pack(message)
-        self.flush()
-
-    def flush(self) -> None:
-        """Write what can be written."""
-        if not self.is_open:
-            return
-        self._pump()
-        while self._out:
-            try:
-                sent = self.sock.send(memoryview(self._out)[: 1 << 20])
-            except BlockingIOError:
-                break
-            except OSError:
-                self.close()
-                return
-            del self._out[:sent]
-            self._pump()
-        self._loop.on_writable(self.sock.fileno(), self.flush if self._out else None)
+        self._stream.write([pack(message)])
 
     def follow(self, follower: Follower) -> None:
         """Begin to send output."""
         self.unfollow(follower.number)
         self.followers[follower.number] = follower
-        self.flush()
+        self.pump()
 
     def unfollow(self, number: int) -> None:
         """Send no more of it."""
@@ -154,22 +130,32 @@ class Connection:
         """The program took so many bytes of output."""
         if number in self.followers:
             self.followers[number].credit += count
-            self.flush()
+            self.pump()
 
-    def _pump(self) -> None:
-        for follower in list(self.followers.values()):
-            while len(self._out) < _ENOUGH and follower.credit > 0:
-                # asked before the look: what was written until then is seen by it
-                over = follower.is_over
-                found = follower.next()
-                if found is None:
-                    if over:
-                        self.unfollow(follower.number)
-                        self._out += pack({"end": follower.number})
-                    break
-                stream, data, offset = found
-                follower.credit -= len(data)
-                self._out += pack_data(follower.number, stream, data, offset)
+    def pump(self) -> None:
+        """Send as much output as there is room for; whoever sends calls back where there is more."""
+        if self._is_pumping:
+            return
+        self._is_pumping = True
+        try:
+            for follower in list(self.followers.values()):
+                self._pump(follower)
+        finally:
+            self._is_pumping = False
+
+    def _pump(self, follower: Follower) -> None:
+        while self.is_open and self._stream.waiting < _ENOUGH and follower.credit > 0:
+            # asked before the look: what was written until then is seen by it
+            over = follower.is_over
+            found = follower.next()
+            if found is None:
+                if over:
+                    self.unfollow(follower.number)
+                    self.send({"end": follower.number})
+                break
+            stream, data, offset = found
+            follower.credit -= len(data)
+            self._stream.write([pack_data(follower.number, stream, data, offset)])
 
     def close(self) -> None:
         """Close it. Idempotent."""
@@ -177,5 +163,4 @@ class Connection:
             self.is_open = False
             for number in list(self.followers):
                 self.unfollow(number)
-            self._loop.forget(self.sock.fileno())
-            self.sock.close()
+            self._stream.close()

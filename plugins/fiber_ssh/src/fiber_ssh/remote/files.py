@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from fiber.backend_parts.liveness import Liveness, lock, sweep
-from fiber_ssh.remote.wire import Data, Decoder, Message
+from fiber_ssh.remote.wire import Data, Message, decoder
 
 __all__ = ["receive_files"]
 
@@ -48,9 +48,10 @@ def _receive_files(root: str, store: str) -> None:
 
 
 def _said() -> Iterator[Message | Data]:
-    decoder = Decoder()
+    decoding = decoder()
     while data := os.read(0, _PIECE):
-        yield from decoder.feed(data)
+        decoding.feed(data)
+        yield from decoding.messages()
 
 
 def _message(found: Message | Data) -> Message:

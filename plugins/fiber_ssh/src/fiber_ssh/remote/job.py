@@ -7,9 +7,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fiber._agent.supervisor.descriptors import Descriptors
+from fiber._agent.supervisor.output import LogFile
 from fiber.model import JobSpec, JobState, JobStatus
 from fiber_ssh.remote.kernel import MARK
-from fiber_ssh.remote.logfile import LogWriter
+from fiber_ssh.remote.logfile import pieces
 
 __all__ = ["ENDED", "Job", "LogSink", "directory_for", "environ_of", "spec_of"]
 
@@ -36,9 +38,9 @@ class LogSink:
 
     def write(self, data: bytes) -> None:
         """Append bytes; what comes after the job's end is dropped."""
-        if data and self._job.writer is not None:
-            self._job.writer.write(self._stream, data)
-            self._job.on_output()
+        for piece in pieces(self._stream, data):
+            self._job.log.write(piece)
+        self._job.on_output()
 
 
 class Job:
@@ -47,20 +49,21 @@ class Job:
     Args:
         directory: its own folder.
         told: what its submitter said of it, plain data.
+        descriptors: owns that of its log.
     """
 
-    def __init__(self, directory: str, told: Mapping[str, Any]) -> None:
+    def __init__(self, directory: str, told: Mapping[str, Any], descriptors: Descriptors) -> None:
         self.directory = directory
         #: what is told of it, plain data
         self.record: dict[str, Any] = {key: told[key] for key in _TOLD}
         self.record["state"] = "pending"
-        self.log = os.path.join(directory, "log")
+        self.log_path = os.path.join(directory, "log")
+        self.log = LogFile(self.log_path, descriptors, self._on_loss)
         #: called when there is more output
         self.on_output: Callable[[], None] = lambda: None
         #: why the agent ends it by itself: kind of the reason, and a sentence
         self.doom: tuple[str, str] | None = None
-        #: None before it is started and after its end
-        self.writer: LogWriter | None = None
+        self._loss = ""
         self.sinks = (LogSink(self, 0), LogSink(self, 1))
 
     @property
@@ -73,10 +76,8 @@ class Job:
         """True in terminal states."""
         return self.record["state"] in ENDED
 
-    def open(self) -> None:
-        """Make its folder, and begin its log."""
-        os.makedirs(self.directory, mode=0o700, exist_ok=True)
-        self.writer = LogWriter(self.log)
+    def _on_loss(self, words: str) -> None:
+        self._loss = f"; {words}"
 
     def update(self, status: JobStatus) -> None:
         """Note how it stands."""
@@ -92,15 +93,13 @@ class Job:
         )
         if status.state is JobState.FAILED and self.doom is not None:
             self.record.update(reason=[self.doom[0], None], code=None, message=self.doom[1])
-        if self.has_ended and self.writer is not None and self.writer.problem:
-            self.record["message"] += f"; some of its output was lost: {self.writer.problem}"
+        if self.has_ended:
+            self.record["message"] += self._loss
 
     def close(self) -> None:
         """End its log, and tell those that follow it. Idempotent."""
-        if self.writer is not None:
-            self.writer.close()
-            self.writer = None
-            self.on_output()
+        self.log.close()
+        self.on_output()
 
 
 def spec_of(order: Mapping[str, Any]) -> JobSpec:

@@ -4,52 +4,19 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Iterator
 
-__all__ = ["LogReader", "LogWriter", "offset_of_tail"]
+__all__ = ["LogReader", "offset_of_tail", "pieces"]
 
 _HEAD = struct.Struct("!BI")
 _CHUNK = 64 * 1024
 
 
-class LogWriter:
-    """Appends to a job's log; full disks lose output, not jobs.
-
-    Args:
-        path: the file.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
-        self._size = self._file.tell()
-        #: what the disk said when output was lost
-        self.problem = ""
-
-    def write(self, stream: int, data: bytes) -> None:
-        """Append a piece."""
-        for start in range(0, len(data), _CHUNK):
-            piece = data[start : start + _CHUNK]
-            record = _HEAD.pack(stream, len(piece)) + piece
-            try:
-                if self._file.write(record) != len(record):
-                    # half a record would make the rest unreadable
-                    self._file.truncate(self._size)
-                    self.problem = "the disk is full"
-                    continue
-            except OSError as error:
-                self.problem = str(error)
-                self._truncate()
-                continue
-            self._size += len(record)
-
-    def _truncate(self) -> None:
-        try:
-            self._file.truncate(self._size)
-        except OSError as error:
-            self.problem = str(error)
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._file.close()
+def pieces(stream: int, data: bytes) -> Iterator[bytes]:
+    """Yield output as it is in a log, each piece with its stream."""
+    for start in range(0, len(data), _CHUNK):
+        piece = data[start : start + _CHUNK]
+        yield _HEAD.pack(stream, len(piece)) + piece
 
 
 class LogReader:

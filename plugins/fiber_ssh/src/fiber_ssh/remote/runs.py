@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 
+from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.jobs import combine
 from fiber._agent.supervisor.journal import Journal, lost_process, read_journal
 from fiber._base import values
@@ -75,7 +76,7 @@ class Run:
                 process = lost_process(process)
                 self.journal.ended(job.id, process)
             told = {**values.asdict(job), "run": job.run_id}
-            one = self.jobs[job.id] = Job(self.folder_of(job.id), told)
+            one = self.jobs[job.id] = Job(self.folder_of(job.id), told, Descriptors())
             one.update(combine([process], host=job.host))
 
     def folder_of(self, job_id: str) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["STREAMS", "Data", "Decoder", "Message", "pack", "pack_data"]
+from fiber._agent.supervisor.messages import Decoder
+from fiber.exceptions import WireError
+
+__all__ = ["STREAMS", "Data", "Message", "decoder", "pack", "pack_data"]
 
 Message = dict[str, Any]
 
@@ -52,39 +54,21 @@ def pack_data(number: int, stream: int, content: bytes, offset: int) -> bytes:
     return head + _DATA.pack(number, stream, offset) + content
 
 
-class Decoder:
-    """Makes messages of bytes as they come."""
+def decoder() -> Decoder:
+    """What makes a :class:`Data`, or a message, of each frame."""
+    return Decoder(_HEADER, _LIMIT, _decode)
 
-    def __init__(self) -> None:
-        self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[Message | Data]:
-        """Yield what is complete with these bytes.
-
-        Raises:
-            ValueError: they make no sense; the connection is of no more use.
-        """
-        self._buffer += data
-        while len(self._buffer) >= _HEADER.size:
-            length, kind = _HEADER.unpack_from(self._buffer)
-            if length > _LIMIT or kind > _OUTPUT or (kind == _OUTPUT and length < _DATA.size):
-                msg = f"a frame of kind {kind} with {length} bytes makes no sense"
-                raise ValueError(msg)
-            end = _HEADER.size + length
-            if len(self._buffer) < end:
-                return
-            body = bytes(memoryview(self._buffer)[_HEADER.size : end])
-            del self._buffer[:end]
-            if kind == _OUTPUT:
-                number, stream, offset = _DATA.unpack_from(body)
-                yield Data(number, stream, body[_DATA.size :], offset)
-                continue
-            try:
-                message = json.loads(body)
-            except RecursionError as error:
-                msg = "a message is nested too deep"
-                raise ValueError(msg) from error
-            if not isinstance(message, dict):
-                msg = "a message that is no object makes no sense"
-                raise ValueError(msg)  # noqa: TRY004 - what was sent is wrong, not a caller's type
-            yield message
+def _decode(body: bytes, kind: int) -> Message | Data:
+    try:
+        if kind == _OUTPUT:
+            number, stream, offset = _DATA.unpack_from(body)
+            return Data(number, stream, body[_DATA.size :], offset)
+        message = json.loads(body) if kind == _JSON else None
+    except (struct.error, ValueError, RecursionError) as error:
+        msg = f"a frame of {len(body)} bytes cannot be read: {error}"
+        raise WireError(msg) from error
+    if not isinstance(message, dict):
+        msg = f"a frame of kind {kind} with {len(body)} bytes makes no sense"
+        raise WireError(msg)
+    return message
