@@ -116,15 +116,16 @@ def test_devices_come_back_from_jobs_that_could_not_start(toys):
     assert toys.run("exit_with", b"\0", resources=wants(2)).exit_code == 0
 
 
-def test_a_job_that_waited_and_cannot_start_has_failed(toys):
+@pytest.mark.parametrize("program, code", [("no-such-program", 127), ("/", 126)])
+def test_a_job_that_waited_and_cannot_start_has_failed(toys, program, code):
     first = toys.ready("wait", resources=wants(2))
-    second = toys.submit(["no-such-program"], resources=wants(1))
+    second = toys.submit([program], resources=wants(1))
     toys.client.kill(first.job_id)
 
     status = toys.end(second)
 
-    assert status.reason == Reason(ReasonKind.START)
-    assert "cannot run 'no-such-program'" in status.message
+    assert (status.reason, status.exit_code) == (Reason(ReasonKind.START), code)
+    assert f"cannot run {program!r}" in status.message
     assert JobState.RUNNING not in {one.state for one in toys.statuses[second.job_id]}
 
 
