@@ -81,7 +81,9 @@ OF_BACKENDS = (
     "tests/support/rootfs.py",
 )
 OF_DOCKER = ("plugins/fiber_docker", "tests/support/dockerd.py", *OF_BACKENDS)
-OF_SSH = ("plugins/fiber_ssh", "tests/support/ssh_", f"{CORE}/_tunnel", *OF_BACKENDS)
+#: what runs on a host without Fiber, too
+OF_AGENTS = (f"{CORE}/_agent/supervisor", f"{CORE}/_base/loop.py", f"{CORE}/_tunnel")
+OF_SSH = ("plugins/fiber_ssh", "tests/support/ssh_", *OF_AGENTS, *OF_BACKENDS)
 OF_SLURM = ("plugins/fiber_slurm", "tests/support/slurm_cluster.py", *OF_BACKENDS)
 OF_K8S = ("plugins/fiber_k8s", "tests/support/cluster", "tests/support/k8s_", *OF_BACKENDS)
 OF_REMOTE_JOBS = (f"{CORE}/_agent/job", f"{CORE}/_launch", f"{CORE}/_tunnel", f"{CORE}/_wire")

@@ -1,11 +1,13 @@
 """Pure functions: addresses, sockets, statuses, compatibility, and files to send."""
 
+import sys
 from unittest import mock
 
 import attrs
 import paramiko
 import pytest
 
+from commands import ran
 from fiber.exceptions import BackendUnavailableError, ConfigError
 from fiber.model import Interface, JobState, ListenAddress, Peers, Reason, ReasonKind
 from fiber_ssh.address import ADDRESS_VARIABLE, UNREACHABLE, listen_address
@@ -102,6 +104,14 @@ def test_the_archive_is_the_same_each_time():
     agent_archive.cache_clear()
 
     assert agent_archive() == first
+
+
+def test_the_archive_needs_nothing_but_pythons_own_library(tmp_path):
+    archive = tmp_path / "agent.zip"
+    archive.write_bytes(agent_archive()[1])
+    code = f"import sys; sys.path.insert(0, {str(archive)!r}); import fiber_ssh.remote.agent"
+
+    assert ran([sys.executable, "-I", "-S", "-c", code]).stderr == ""
 
 
 def test_patterns_name_files_and_folders_and_a_changed_file_has_another_digest(tmp_path):

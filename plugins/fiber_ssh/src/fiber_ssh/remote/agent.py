@@ -263,13 +263,12 @@ class Agent:
         known = run.jobs.get(order["id"])
         if known is not None:
             return {"ok": {"job": known.record}}
-        job = run.jobs[order["id"]] = Job(run.folder_of(order["id"]), order, self._descriptors)
+        job = Job(run.folder_of(order["id"]), order, self._descriptors)
         self._start(run, job, order)
         return {"ok": {"job": job.record}}
 
     def _start(self, run: Run, job: Job, order: Message) -> None:
         job.on_output = lambda: self._output_of(job)
-        self._jobs[job.id] = run, job
         environ = environ_of(order)
         launch = Launch(
             job_id=job.id,
@@ -280,6 +279,9 @@ class Agent:
             answer=lambda _words, _warnings: None,
             accepted=True,
         )
+        # the order made sense
+        run.jobs[job.id] = job
+        self._jobs[job.id] = run, job
         entry = self._table.add(job.id, owner=None, processes=1)
         self._runner.hold(launch)
         port = None
