@@ -8,41 +8,44 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber._ring.member import ReservedPort, addresses
+from fiber._ring.member import ReservedPort
 from fiber._ring.membership import Seated, assign, assign_in_order
 from fiber._ring.model import Host
 from fiber._ring.protocol import Address, Hello, ProbeResult, ProbeTarget
-from fiber._ring.reachability import PROOF_SIZE, ProbeListener, probe
+from fiber._ring.reachability import (
+    PROOF_SIZE,
+    ProbeListener,
+    best_first,
+    probe,
+    this_addresses,
+)
 from fiber._ring.rendezvous import Unreachable, choose, members, targets
-from fiber.model import Interface
 
 
-def test_loopback_comes_last_and_what_is_down_or_newer_not_at_all():
-    interfaces = [
-        Interface(name="lo", address="127.0.0.1", is_loopback=True),
-        Interface(name="down", address="10.1.0.1", is_up=False),
-        Interface(name="local", address="169.254.0.1"),
-        Interface(name="eth0", address="fe80::1%eth0"),
-        Interface(name="docker0", address="172.17.0.1"),
-        Interface(name="eth0", address="10.0.0.1"),
+def test_loopback_comes_last_and_the_address_towards_the_parent_first():
+    found = [
+        Address("127.0.0.1", "lo"),
+        Address("169.254.0.1", "local"),
+        Address("172.17.0.1", "docker0"),
+        Address("10.0.0.1", "eth0"),
     ]
 
-    assert [(one.interface, one.ip) for one in addresses(interfaces)] == [
-        ("docker0", "172.17.0.1"),
-        ("eth0", "10.0.0.1"),
-        ("local", "169.254.0.1"),
-        ("lo", "127.0.0.1"),
-    ]
+    assert [one.interface for one in best_first(found)] == ["docker0", "eth0", "local", "lo"]
     # where nobody is elsewhere no other address is told, or listened at
-    assert [one.ip for one in addresses(interfaces, same_host=True)] == ["127.0.0.1"]
+    assert [one.ip for one in best_first(found, same_host=True)] == ["127.0.0.1"]
+    local = [Address("127.0.0.2", "a"), Address("127.0.0.1", "b")]
+    for url, first in (
+        ("tls+tcp://127.0.0.1:5", "127.0.0.1"),
+        ("unix:///tmp/x", "127.0.0.2"),
+        ("tls+tcp://[nonsense:5", "127.0.0.2"),
+    ):
+        assert best_first(local, url)[0].ip == first
 
 
-def test_the_address_by_which_the_parent_is_reached_comes_first():
-    local = [Interface(name="a", address="127.0.0.2"), Interface(name="b", address="127.0.0.1")]
-
-    assert addresses(local, "tls+tcp://127.0.0.1:5")[0].ip == "127.0.0.1"
-    assert addresses(local, "unix:///tmp/x")[0].ip == "127.0.0.2"
-    assert addresses(local, "tls+tcp://[nonsense:5")[0].ip == "127.0.0.2"
+def test_this_hosts_addresses_are_those_that_are_up():
+    found = {(one.ip, one.network) for one in this_addresses()}
+    assert ("127.0.0.1", "127.0.0.0/8") in found
+    assert all("." in ip for ip, _ in found)
 
 
 OURS = b"a" * PROOF_SIZE

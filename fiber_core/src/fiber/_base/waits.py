@@ -8,9 +8,11 @@ without an end would then be for ever.
 
 from __future__ import annotations
 
+import contextlib
 import queue
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 _Item = TypeVar("_Item")
@@ -58,3 +60,19 @@ def next_item(items: queue.SimpleQueue[_Item], until: float | None = None) -> _I
         except queue.Empty:
             if left is not None and left <= TURN:
                 return None
+
+
+@contextlib.contextmanager
+def ending_signals(handle: Callable[[int], object]) -> Iterator[None]:
+    """Call a function on the main thread with each signal that would end this process, in the block.
+
+    Signals that are ignored stay so, as under nohup.
+    """
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handled = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda got, _: handle(got)) for number in handled}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -9,31 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import ipaddress
 import logging
 import os
-import platform
 import queue
-import secrets
 import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from fiber._base import values
 from fiber._ring import framework as basics
 from fiber._ring import view
-from fiber._ring.forwarding import LOOPBACK
-from fiber._ring.model import Host
 from fiber._ring.protocol import (
-    Address,
     Assignment,
     Heartbeat,
-    Hello,
     Leave,
     MembersChanged,
     Probe,
@@ -44,70 +35,18 @@ from fiber._ring.protocol import (
     StateReply,
     StateRequest,
 )
-from fiber._ring.reachability import PROOF_SIZE, ProbeListener, probe
+from fiber._ring.reachability import Presence, probe
 from fiber._ring.timing import RingTiming
 from fiber._ring.view import RingView
 from fiber._runtime import runtime
 from fiber._wire import codec
-from fiber._wire.interfaces import interfaces
-from fiber.model import Interface
 from fiber.process import Process
 
 if TYPE_CHECKING:
     from fiber._ring.framework import RingFramework
     from fiber.connection import Connection
 
-__all__ = ["MemberProcess", "MemberSpec", "MemberThread", "WorkerProcess", "addresses", "this_host"]
-
-
-def this_host() -> Host:
-    """Return this host with a key that differs for other boots and network namespaces."""
-    name = platform.node()
-    parts = [name]
-    with contextlib.suppress(OSError):
-        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
-    with contextlib.suppress(OSError):
-        # processes in two network namespaces have no address in common
-        parts.append(str(Path("/proc/self/ns/net").stat().st_ino))
-    return Host(name, "/".join(parts))
-
-
-def addresses(
-    interfaces: Sequence[Interface], parent_url: str = "", *, same_host: bool = False
-) -> tuple[Address, ...]:
-    """Return this host's IPv4 addresses, best first: the one towards its parent, loopback last.
-
-    Args:
-        interfaces: the host's interfaces.
-        parent_url: URL at which its parent process listens; may name no host.
-        same_host: True where all members there will ever be are on this host: loopback alone, so
-            that nothing which they open is reached from the network.
-    """
-    route = _local_address_to(parent_url)
-    found = []
-    for position, one in enumerate(interfaces):
-        ip = ipaddress.ip_address(one.address.partition("%")[0])
-        # members listen on IPv4
-        if one.is_up and ip.version == 4 and (ip.is_loopback or not same_host):
-            key = (ip.is_loopback, ip.is_link_local, one.address != route, position)
-            found.append((key, Address(one.address, one.name)))
-    return tuple(address for _, address in sorted(found, key=lambda pair: pair[0]))
-
-
-def _local_address_to(url: str) -> str:
-    """Return the local address from which a URL's host is reached; empty if there is none."""
-    try:
-        host = urlsplit(url).hostname
-    except ValueError:
-        return ""
-    if not host:
-        return ""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.setblocking(True)
-        # sends nothing: the system only chooses a route
-        probe.connect((host, 9))
-        return str(probe.getsockname()[0])
-    return ""
+__all__ = ["MemberProcess", "MemberSpec", "MemberThread", "WorkerProcess"]
 
 
 class ReservedPort:
@@ -209,9 +148,7 @@ class MemberProcess(WorkerProcess):
 
     def serve(self, end: Connection, slot: int) -> None:
         """Run one rank until the ring is over."""
-        link = runtime.current().parent_link
-        member = _Member(self._spec, end, "" if link is None else link.url, is_process_wide=True)
-        if not member.run():
+        if not _Member(self._spec, end, is_process_wide=True).run():
             sys.exit(1)
 
 
@@ -230,7 +167,7 @@ class MemberThread(threading.Thread):
         self._on_end = on_end
 
         self._environ_before = dict(os.environ)
-        self._member = _Member(spec, end, "", is_process_wide=False)
+        self._member = _Member(spec, end, is_process_wide=False)
 
     def run(self) -> None:
         """Run the rank, and restore the environment afterwards."""
@@ -251,12 +188,9 @@ class MemberThread(threading.Thread):
 
 
 class _Member:
-    def __init__(
-        self, spec: MemberSpec, end: Connection, parent: str, *, is_process_wide: bool
-    ) -> None:
+    def __init__(self, spec: MemberSpec, end: Connection, *, is_process_wide: bool) -> None:
         self._spec = spec
         self._end = end
-        self._parent = parent
         self._is_process_wide = is_process_wide
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._ring: RingView | None = None
@@ -267,22 +201,10 @@ class _Member:
         """Run until the controller's :class:`Leave`; returns False if user code raised."""
         listening = threading.Thread(target=self._listen, name="fiber-ring-receiver", daemon=True)
         port = ReservedPort()
-        proof = secrets.token_bytes(PROOF_SIZE)
-        same_host = runtime.current().info.capabilities.same_host
-        # listens before the port is announced
-        answering = ProbeListener(port.listener(LOOPBACK if same_host else ""), proof)
+        answering = Presence(port.listener)
         has_failed = False
         try:
-            url = self._parent
-            self._send(
-                Hello(
-                    host=this_host(),
-                    pid=os.getpid(),
-                    addresses=addresses(interfaces(), url, same_host=same_host),
-                    port=port.number,
-                    proof=proof,
-                )
-            )
+            self._send(answering.hello())
             listening.start()
             while not isinstance(message := self._inbox.get(), Leave):
                 if isinstance(message, Probe):

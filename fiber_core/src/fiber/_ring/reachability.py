@@ -1,4 +1,4 @@
-"""Who can dial whom: each member of a ring, or of a run of mpirun, answers and makes probes.
+"""Who can dial whom: each member of a gang says where it is, answers probes and makes them.
 
 The one that is dialled says bytes that only it has, which who dials was told over the run's own
 connections: two hosts may have the same address, on a bridge that each has for itself. Who dials says
@@ -9,22 +9,98 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import os
+import platform
+import secrets
 import selectors
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from urllib.parse import urlsplit
 
 from fiber._base import values
-from fiber._ring.protocol import ProbeResult, ProbeTarget
+from fiber._ring.forwarding import LOOPBACK
+from fiber._ring.model import Host
+from fiber._ring.protocol import Address, Hello, ProbeResult, ProbeTarget
+from fiber._runtime import runtime
 from fiber._wire.accept_thread import AcceptThread
 
-__all__ = ["PROOF_SIZE", "ProbeListener", "probe"]
+__all__ = ["PROOF_SIZE", "Presence", "ProbeListener", "best_first", "probe", "this_addresses"]
 
 #: open connections of one probe
 _MAX_CONNECTIONS = 64
 #: length of a proof in bytes
 PROOF_SIZE = 16
+
+
+def this_host() -> Host:
+    """Return this host with a key that differs for other boots and network namespaces."""
+    name = platform.node()
+    parts = [name]
+    with contextlib.suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+    with contextlib.suppress(OSError):
+        # processes in two network namespaces have no address in common
+        parts.append(str(Path("/proc/self/ns/net").stat().st_ino))
+    return Host(name, "/".join(parts))
+
+
+def this_addresses() -> tuple[Address, ...]:
+    """Return this host's IPv4 addresses that are up, in the system's order."""
+    import psutil
+
+    stats = psutil.net_if_stats()
+    up = {name: i for i, name in socket.if_nameindex() if name in stats and stats[name].isup}
+    return tuple(
+        Address(
+            ip=found.address,
+            interface=name,
+            network=str(ipaddress.ip_network(f"{found.address}/{found.netmask}", strict=False)),
+            index=up[name],
+        )
+        for name, all_found in psutil.net_if_addrs().items()
+        for found in all_found
+        if name in up and found.family is socket.AF_INET and found.netmask
+    )
+
+
+def best_first(
+    found: Iterable[Address], parent_url: str = "", *, same_host: bool = False
+) -> tuple[Address, ...]:
+    """Return a host's addresses, the one towards its parent first and loopback last.
+
+    Args:
+        found: all of its addresses.
+        parent_url: URL at which its parent process listens; may name no host.
+        same_host: True where all members there will ever be are on this host: loopback alone, so
+            that nothing which they open is reached from the network.
+    """
+    route = _local_address_to(parent_url)
+
+    def order(one: Address) -> tuple[bool, ...]:
+        ip = ipaddress.ip_address(one.ip)
+        return ip.is_loopback, ip.is_link_local, one.ip != route
+
+    ordered = sorted(found, key=order)
+    return tuple(one for one in ordered if order(one)[0] or not same_host)
+
+
+def _local_address_to(url: str) -> str:
+    """Return the local address from which a URL's host is reached; empty if there is none."""
+    try:
+        host = urlsplit(url).hostname
+    except ValueError:
+        return ""
+    if not host:
+        return ""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.setblocking(True)
+        # sends nothing: the system only chooses a route
+        probe.connect((host, 9))
+        return str(probe.getsockname()[0])
+    return ""
 
 
 class ProbeListener:
@@ -46,6 +122,40 @@ class ProbeListener:
     def close(self) -> None:
         """Stop listening."""
         self._accepting.close()
+
+
+class Presence:
+    """A member's greeting, and its answers to those that probe it, on a thread until closed.
+
+    Args:
+        listen: returns a socket that listens at an address; all interfaces if that is empty.
+    """
+
+    def __init__(self, listen: Callable[[str], socket.socket]) -> None:
+        current = runtime.current()
+        same_host, link = current.info.capabilities.same_host, current.parent_link
+        url = "" if link is None else link.url
+        self._addresses = best_first(this_addresses(), url, same_host=same_host)
+        self._proof = secrets.token_bytes(PROOF_SIZE)
+        # listens before the port is announced
+        listener = listen(LOOPBACK if same_host else "")
+        self._port: int = listener.getsockname()[1]
+        self._answering = ProbeListener(listener, self._proof)
+
+    def hello(self, folder: str = "") -> Hello:
+        """Return the greeting of this process, with its private folder if it has one."""
+        return Hello(
+            host=this_host(),
+            pid=os.getpid(),
+            addresses=self._addresses,
+            port=self._port,
+            proof=self._proof,
+            folder=folder,
+        )
+
+    def close(self) -> None:
+        """Answer no more. Idempotent."""
+        self._answering.close()
 
 
 @values.define(eq=False)

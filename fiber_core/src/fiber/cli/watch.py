@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fiber._base.waits import next_item
+from fiber._base.waits import ending_signals, next_item
 from fiber.cli.errors import Interrupted
 from fiber.exceptions import BackendUnavailableError
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from fiber.model import Job, JobStatus
 
 __all__ = ["Question", "Watcher", "can_ask"]
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Watcher:
@@ -75,16 +73,13 @@ class Watcher:
                 run, and have written to the terminal, before its submission has returned.
         """
         self._patience = patience
-        # ignored signals stay ignored, as under nohup
-        handled = [n for n in _SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]
-        before = {number: signal.signal(number, self._on_signal) for number in handled}
-        before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._on_alarm)
+        before = signal.signal(signal.SIGALRM, self._on_alarm)
         try:
-            yield
+            with ending_signals(self._on_signal):
+                yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            signal.signal(signal.SIGALRM, before)
 
     def queue_signals(self) -> None:
         """Make signals events from now on, since there is a job to end first."""
@@ -92,7 +87,7 @@ class Watcher:
         if self._is_interrupted:
             self._queue.put(signal.SIGINT)
 
-    def _on_signal(self, number: int, _: object) -> None:
+    def _on_signal(self, number: int) -> None:
         if self._queues_signals:
             self._queue.put(number)
         elif number == signal.SIGINT and self._patience and not self._is_interrupted:

@@ -14,11 +14,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from fiber import queues
 from fiber._base import values
+from fiber._base.waits import ending_signals
 from fiber._ring.command_rings import records
 from fiber._ring.command_rings.control import ControlServer
 from fiber._ring.command_rings.records import Record, to_json
@@ -101,9 +102,6 @@ class RankCommand:
             raise SystemExit(128 - code if code < 0 else code)
 
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
 def run(
     record: Record,
     argv: tuple[str, ...],
@@ -143,6 +141,11 @@ def run(
     )
     reader.start()
     received: list[int] = []
+
+    def handle(number: int) -> None:
+        received.append(number)
+        threading.Thread(target=ring.terminate, name="fiber-ring-end").start()
+
     handlers: dict[str, Callable[..., Any]] = {
         "status": status,
         "suspend": ring.suspend,
@@ -152,7 +155,7 @@ def run(
     }
     try:
         server = ControlServer(control_path, handlers, timing.request)
-        with contextlib.closing(server), _signals(ring, received):
+        with contextlib.closing(server), ending_signals(handle):
             record.write(status())
             on_start()
             return _wait(ring, record, status, received, timing.status)
@@ -188,21 +191,6 @@ def _wait(ring: Ring, record: Record, status: Any, received: list[int], interval
             sys.stderr.write(f"fiber: {error}\n")
             code = error.failure.exit_code
             return 1 if code is None else 128 - code if code < 0 else code or 1
-
-
-@contextlib.contextmanager
-def _signals(ring: Ring, received: list[int]) -> Iterator[None]:
-    def handle(number: int, _: object) -> None:
-        received.append(number)
-        threading.Thread(target=ring.terminate, name="fiber-ring-end").start()
-
-    handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, handle) for number in handled}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _read(queue: Any, record: Record, codes: dict[int, int]) -> None:

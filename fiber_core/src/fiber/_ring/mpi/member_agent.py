@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -19,16 +18,14 @@ from typing import Any
 
 from fiber._agent import rundir
 from fiber._agent.supervisor.kernel import adopt_orphans
-from fiber._ring.forwarding import LOOPBACK
-from fiber._ring.member import WorkerProcess, this_host
+from fiber._ring.member import WorkerProcess
 from fiber._ring.mpi import agent, messages
 from fiber._ring.mpi.command_socket import AgentCall, CommandSocket
-from fiber._ring.mpi.networks import addresses
 from fiber._ring.mpi.ranks import FOLDER, MEMBER, RankRegistry
 from fiber._ring.mpi.streams import Command, Execution, set_hostname
 from fiber._ring.mpi.timing import MpiTiming
 from fiber._ring.protocol import Hello, Leave, Probe
-from fiber._ring.reachability import PROOF_SIZE, ProbeListener, probe
+from fiber._ring.reachability import Presence, probe
 from fiber._runtime import runtime
 
 __all__ = ["AGENT", "AgentProcess"]
@@ -67,14 +64,8 @@ class _MemberAgent:
     def __init__(self, connection: Any, name: str, folder: Path, timing: MpiTiming) -> None:
         self._timing = timing
         self._connection = connection
-        self._sending = threading.Lock()
         self._folder = folder
-        is_one_host = runtime.current().info.capabilities.same_host
-        listener = socket.create_server((LOOPBACK if is_one_host else "", 0), backlog=128)
-        listener.setblocking(True)
-        self._port: int = listener.getsockname()[1]
-        self._proof = secrets.token_bytes(PROOF_SIZE)
-        self._answering = ProbeListener(listener, self._proof)
+        self._presence = Presence(lambda host: socket.create_server((host, 0), backlog=128))
         self._ranks = RankRegistry(folder, self._send)
         self._command_socket: CommandSocket | None = None
         self._commands: dict[int, Command] = {}
@@ -101,16 +92,7 @@ class _MemberAgent:
 
     def run(self) -> None:
         """Say that it is up, and do what it is told."""
-        self._send(
-            Hello(
-                host=this_host(),
-                pid=os.getpid(),
-                addresses=addresses(),
-                port=self._port,
-                proof=self._proof,
-                folder=str(self._folder),
-            )
-        )
+        self._send(self._presence.hello(str(self._folder)))
         while True:
             try:
                 message = self._connection.recv()
@@ -121,7 +103,7 @@ class _MemberAgent:
                 return
             if not isinstance(message, Probe):
                 # the controller goes on once all members have dialled each other
-                self._answering.close()
+                self._presence.close()
             self._handlers[type(message)](message)
 
     def close(self) -> None:
@@ -136,13 +118,13 @@ class _MemberAgent:
         if self._command_socket is not None:
             self._command_socket.close()
         self._ranks.close()
-        self._answering.close()
+        self._presence.close()
         for command in commands:
             command.join(self._timing.linger)
 
     def _send(self, message: messages.FromMember | Hello) -> None:
         # when the controller is gone, so are we
-        with self._sending, contextlib.suppress(OSError, EOFError):
+        with contextlib.suppress(OSError, EOFError):
             self._connection.send(message)
 
     # -- what it is told

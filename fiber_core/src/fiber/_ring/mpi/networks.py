@@ -1,4 +1,4 @@
-"""Networks that are common to all members, chosen by who can dial whom; pure but for :func:`addresses`.
+"""Networks that are common to all members, chosen by who can dial whom; pure.
 
 What answers and what dials on each member is :mod:`fiber._ring.reachability`. Apart from the choice of a
 ring's addresses, :func:`fiber._ring.rendezvous.choose`: an mpirun is told networks, and all its members
@@ -8,33 +8,13 @@ are to be in one where that is possible.
 from __future__ import annotations
 
 import ipaddress
-import socket
 from collections.abc import Collection, Mapping, Sequence
 
 from fiber._base import values
-from fiber._ring.protocol import Address, Hello, ProbeTarget
+from fiber._ring.protocol import Address, Hello, ProbeResult, ProbeTarget
 from fiber.exceptions import FiberError
 
-__all__ = ["Networks", "addresses", "choose", "targets"]
-
-
-def addresses() -> tuple[Address, ...]:
-    """Return this host's IPv4 addresses that are up, in the system's order."""
-    import psutil
-
-    stats = psutil.net_if_stats()
-    up = {name: i for i, name in socket.if_nameindex() if name in stats and stats[name].isup}
-    return tuple(
-        Address(
-            ip=found.address,
-            interface=name,
-            network=str(ipaddress.ip_network(f"{found.address}/{found.netmask}", strict=False)),
-            index=up[name],
-        )
-        for name, all_found in psutil.net_if_addrs().items()
-        for found in all_found
-        if name in up and found.family is socket.AF_INET and found.netmask
-    )
+__all__ = ["Networks", "choose", "targets"]
 
 
 #: most members that each one dials: its next ones, in the order of names
@@ -85,14 +65,12 @@ def _asked(name: str, names: Sequence[str]) -> list[str]:
     return others
 
 
-def choose(
-    hellos: Mapping[str, Hello], dialled: Mapping[str, frozenset[tuple[str, str]]]
-) -> Networks:
+def choose(hellos: Mapping[str, Hello], dialled: Mapping[str, ProbeResult]) -> Networks:
     """Choose networks in which all members reach each other.
 
     Args:
         hellos: greetings of the members, by name, the launcher first.
-        dialled: names and addresses that answered, by the member that dialled.
+        dialled: results of the members' probes, by name.
 
     Raises:
         FiberError: two members cannot reach each other; the text has names, addresses and port.
@@ -125,26 +103,25 @@ def _usable(
     name: str,
     up: Hello,
     asked: Mapping[str, Collection[str]],
-    dialled: Mapping[str, frozenset[tuple[str, str]]],
+    dialled: Mapping[str, ProbeResult],
 ) -> list[Address]:
     """Return the addresses of a member that all which dialled it reached."""
     askers = [other for other, names in asked.items() if other != name and name in names]
     return [
         found
         for found in up.addresses
-        if all((name, found.ip) in dialled[asker] for asker in askers)
+        if all(found.ip in dialled[asker].reached[name] for asker in askers)
     ]
 
 
 def _refuse_unreached(
     hellos: Mapping[str, Hello],
     asked: Mapping[str, Collection[str]],
-    dialled: Mapping[str, frozenset[tuple[str, str]]],
+    dialled: Mapping[str, ProbeResult],
 ) -> None:
     wrong: list[tuple[str, str]] = []
     for asker, names in asked.items():
-        reached = {name for name, _ in dialled[asker]}
-        wrong += [(asker, other) for other in names if other not in reached]
+        wrong += [(asker, other) for other in names if not dialled[asker].reached[other]]
     if not wrong:
         return
     listed = "; ".join(_unreached(asker, other, hellos) for asker, other in wrong[:_NAMED])

@@ -91,7 +91,7 @@ class MpiProtocol:
         self._names = (LAUNCHER, *(host.name for host in plan.hosts))
         self._places: dict[str, tuple[WorkerHandle, int]] = {}
         self._hellos: dict[str, Hello] = {}
-        self._dialled: dict[str, frozenset[tuple[str, str]]] = {}
+        self._dialled: dict[str, ProbeResult] = {}
         self._renamed: dict[str, bool] = {}
         #: members by the addresses that Hydra knows them by
         self._called: dict[str, str] = {}
@@ -375,9 +375,7 @@ class MpiProtocol:
         """Process a message of a member agent."""
         name = self._members[worker.group.name][slot]
         if isinstance(message, ProbeResult):
-            self._dialled[name] = frozenset(
-                (str(other), ip) for other, ips in message.reached.items() for ip in ips
-            )
+            self._dialled[name] = message
         elif isinstance(message, messages.HostnameSet):
             self._renamed[name] = message.done
         elif isinstance(message, messages.LauncherReady):

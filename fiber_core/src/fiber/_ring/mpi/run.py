@@ -6,11 +6,11 @@ import contextlib
 import math
 import os
 import select
-import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from fiber._base import values
+from fiber._base.waits import ending_signals
 from fiber._ring.controller import RingController
 from fiber._ring.model import Group
 from fiber._ring.mpi.arguments import RunSpec
@@ -25,7 +25,6 @@ from fiber.process import requested
 
 __all__ = ["gang", "run"]
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _CHUNK_SIZE = 64 * 1024
 
 
@@ -76,7 +75,7 @@ def run(plan: RunSpec) -> Verdict:
         action = lambda: controller.post(lambda: protocol.interrupted(number))  # noqa: E731
         threading.Thread(target=action, name="fiber-mpirun-signal").start()
 
-    with _signals(handle), contextlib.ExitStack() as stack:
+    with ending_signals(handle), contextlib.ExitStack() as stack:
         stack.callback(controller.close)
         stack.enter_context(_input(protocol))
         controller.start()
@@ -89,18 +88,6 @@ def run(plan: RunSpec) -> Verdict:
         return Verdict(128 + received[0], is_asked=True)
     assert failure is not None, "what succeeds has a verdict"
     raise failure.error if isinstance(failure.error, FiberError) else FiberError(failure.message)
-
-
-@contextlib.contextmanager
-def _signals(put: Callable[[int], None]) -> Iterator[None]:
-    # ignored signals stay ignored, as nohup wants
-    handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, lambda got, _: put(got)) for number in handled}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
