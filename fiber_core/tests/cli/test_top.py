@@ -1,12 +1,15 @@
 """``fiber top``: what is shown of the runs of a host, and what keys do."""
 
+import contextlib
 import io
 import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
+import termios
 
 import pytest
 from click.testing import CliRunner
@@ -17,7 +20,7 @@ from fiber._agent import rundir
 from fiber.cli.main import cli
 from fiber.cli.top import Board, View, render, sparkline
 from pool_tasks import fail_at
-from waiting import PATIENCE, until
+from waiting import PATIENCE
 
 
 def worker(name, state="busy", **fields):
@@ -76,6 +79,13 @@ def drawn(board, view=None, height=30, width=120):
 
 def invoke(*words):
     return CliRunner().invoke(cli, ["top", *words], prog_name="fiber")
+
+
+def read_end(terminal):
+    """What a terminal still has whose other end is closed."""
+    with contextlib.suppress(OSError):
+        return os.read(terminal, 4096)
+    return b""
 
 
 def test_it_shows_how_fast_pools_are_what_waits_why_and_what_failed(board):
@@ -248,17 +258,26 @@ class TestCommand:
         assert done.exit_code == 1
         assert "needs a terminal; --once prints" in done.stderr
 
-    def test_on_a_terminal_it_goes_on_until_q_is_pressed(self):
+    @pytest.mark.parametrize("is_interrupted", [False, True], ids=["q", "Ctrl-C"])
+    def test_on_a_terminal_it_goes_on_until_it_is_ended_and_leaves_the_terminal_as_it_was(
+        self, is_interrupted
+    ):
         ours, theirs = pty.openpty()
-        before = os.ttyname(theirs)
+        before = termios.tcgetattr(theirs)
         words = [sys.executable, "-m", "fiber.cli.main", "top", "--interval", "0.1"]
         shown = bytearray()
         with subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs) as process:
             while shown.count(b"fiber top") < 3:
                 shown += os.read(ours, 4096)
-            os.write(ours, b"q")
-            assert process.wait(PATIENCE) == 0
-        until(lambda: os.ttyname(theirs) == before)
+            if is_interrupted:
+                process.send_signal(signal.SIGINT)
+            else:
+                os.write(ours, b"q")
+            assert process.wait(PATIENCE) == (130 if is_interrupted else 0)
+        assert termios.tcgetattr(theirs) == before
         os.close(theirs)
+        while rest := read_end(ours):
+            shown += rest
         os.close(ours)
         assert b"0 runs" in shown
+        assert b"Traceback" not in shown

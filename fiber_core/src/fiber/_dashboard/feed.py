@@ -103,22 +103,26 @@ class Feed:
         #: by pool: when it was told, and how many tasks were done
         self._done: dict[str, tuple[float, int]] = {}
 
-    def end(self, how: str) -> None:
-        """Tell that the run has ended, as the last thing.
+    def end(self, how: str | None) -> None:
+        """Have all streams end; idempotent.
 
         Args:
-            how: what it ended with, for people; "" where there is nothing to say.
+            how: what the run ended with, which is told as the last thing; "" where there is nothing to say, and
+                None where it has not ended.
         """
+        if self._is_over:
+            return
         self._is_over = True
         if self._task is not None:
             self._task.cancel()
-        self._tell(_event("ended", {"how": how}))
+        self._tell(b"" if how is None else _event("ended", {"how": how}))
 
     async def ending(self) -> AsyncGenerator[bytes, None]:
         """Yield what a browser is told that shows nothing now: the end of the run."""
         while not await self._wait(lambda: self._is_over):
             yield _STILL_HERE
-        yield self._state
+        if self._state:
+            yield self._state
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """Yield what a browser is told, as server-sent events, until the run is over or nobody listens."""
@@ -137,7 +141,8 @@ class Feed:
                     errors = self._errors_changed
                     yield _event("errors", list(self._errors.values()))
                 # what a page can draw at once comes first
-                yield self._state
+                if self._state:
+                    yield self._state
                 if spans := self._spans_since(next_span):
                     next_span = self._spans[-1][0] + 1
                     for first in range(0, len(spans), _AT_ONCE):

@@ -130,9 +130,17 @@ class Pages:
         """
         if self._loop is None or not self._watchers:
             return False
-        for feed in list(self._feeds.values()):
-            self._loop.call_soon_threadsafe(feed.end, how)
+        self._loop.call_soon_threadsafe(self.end_streams, how)
         return True
+
+    def end_streams(self, how: str | None = None) -> None:
+        """Have all streams end; on the thread of the event loop.
+
+        Args:
+            how: as that of :meth:`Feed.end`.
+        """
+        for feed in self._feeds.values():
+            feed.end(how)
 
     async def _watched(self, events: AsyncGenerator[bytes, None]) -> Any:
         self._watchers += 1
@@ -198,7 +206,7 @@ class Server:
         token = token or secrets.token_urlsafe(24)
         self._socket = _listen(host, port, spare=address == DASHBOARD)
         self._pages = Pages(runs, timing)
-        self._server = _server(Guard(self._pages.application(), token, host))
+        self._server = _server(Guard(self._pages.application(), token, host), self._pages)
         name = f"[{host}]" if ":" in host else host
         #: where the page is, with the token
         self.url = f"http://{name}:{self._socket.getsockname()[1]}/?token={token}"
@@ -267,8 +275,14 @@ def _listen(host: str, port: int, *, spare: bool) -> socket.socket:
     return listener
 
 
-def _server(app: Any) -> uvicorn.Server:
+def _server(app: Any, pages: Pages) -> uvicorn.Server:
     import uvicorn
+
+    class EndsStreams(uvicorn.Server):
+        async def shutdown(self, *args: Any, **more: Any) -> None:
+            # it would wait for them, and complain
+            pages.end_streams()
+            await super().shutdown(*args, **more)
 
     options: Mapping[str, Any] = {
         # the address of a request has the token
@@ -282,4 +296,4 @@ def _server(app: Any) -> uvicorn.Server:
         # browsers keep streams open, which nobody waits for
         "timeout_graceful_shutdown": 1,
     }
-    return uvicorn.Server(uvicorn.Config(app, **options))
+    return EndsStreams(uvicorn.Config(app, **options))
