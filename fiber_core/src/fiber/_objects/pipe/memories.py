@@ -60,12 +60,12 @@ class Memory:
     @property
     def is_used(self) -> bool:
         """True while a receiver uses its item, or may."""
-        # not by a mapping, which would have one more descriptor
-        return os.pread(self.fd, 1, 0) == _USED
+        # not by a mapping made for it, which would have one more descriptor
+        return (os.pread(self.fd, 1, 0) if self._map is None else self._map[:1]) == _USED
 
     @is_used.setter
     def is_used(self, is_used: bool) -> None:
-        os.pwrite(self.fd, _USED if is_used else _FREE, 0)
+        self._write(0, _USED if is_used else _FREE)
 
     def write(self, data: Buffer, begin: int) -> None:
         """Write bytes of the item.
@@ -73,21 +73,13 @@ class Memory:
         Raises:
             OSError: there is no memory for them.
         """
-        start, end = _HEAD + begin, _HEAD + begin + memoryview(data).nbytes
-        if self._map is not None and end <= len(self._map):
-            self._map[start:end] = data
-        else:
-            backing.write(self.fd, data, start)
-        self.size = max(self.size, end - _HEAD)
+        self.size = max(self.size, self._write(_HEAD + begin, data) - _HEAD)
 
     def note(self, places: Sequence[tuple[int, int]]) -> None:
         """Note where large arrays are in the item: where each begins, and its bytes."""
         places = places[:_MOST_PLACES]
-        noted = _COUNT.pack(len(places)) + b"".join(_PLACE.pack(*one) for one in places)
-        if self._map is None:
-            os.pwrite(self.fd, noted, _COUNT_AT)
-        else:
-            self._map[_COUNT_AT : _COUNT_AT + len(noted)] = noted
+        noted = b"".join(_PLACE.pack(*one) for one in places)
+        self._write(_COUNT_AT, _COUNT.pack(len(places)) + noted)
 
     def prepare(self) -> None:
         """Map it for the next item: its pages are there."""
@@ -104,6 +96,15 @@ class Memory:
         """Close it; its receiver goes on."""
         self._map = None
         os.close(self.fd)
+
+    def _write(self, start: int, data: Buffer) -> int:
+        """Write bytes, by the mapping where they are in it; returns their end."""
+        end = start + memoryview(data).nbytes
+        if self._map is not None and end <= len(self._map):
+            self._map[start:end] = data
+        else:
+            backing.write(self.fd, data, start)
+        return end
 
 
 # least recently used first; without a lock, which a thread may hold as an item of it is collected

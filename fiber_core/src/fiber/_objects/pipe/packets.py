@@ -32,8 +32,9 @@ from fiber._wire import fork
 from fiber._wire.descriptors import OwnedSocket
 from fiber._wire.frames import Buffer
 
-#: most bytes of an item that travel in the message itself
-INLINE = 64 * 2**10
+#: most bytes of an item that travel in the message itself: up to about 150 KB that takes less time than memory,
+#: and all that a system with small buffers lets a message have is 128
+INLINE = 96 * 2**10
 IN_MEMORY = 1
 REFERENCES = 2
 #: numbers, since to combine members of an enumeration costs as much as a system call
