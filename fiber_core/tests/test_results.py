@@ -5,7 +5,7 @@ import gc
 import threading
 import weakref
 from multiprocessing import TimeoutError as MpTimeoutError
-from unittest.mock import Mock, call
+from unittest.mock import Mock, call, patch
 
 import pytest
 
@@ -55,6 +55,34 @@ class TestOneResult:
             result.get(30)
         assert not result.successful()
         assert called == [error]
+
+    @pytest.mark.parametrize("timeout", [-1, 0, 0.01])
+    def test_one_that_waits_too_short_does_not_wake_those_that_go_on(self, callbacks, timeout):
+        result = AsyncResult(callbacks)
+        got, begun = [], threading.Semaphore(0)
+        result.watch = lambda wake, watch=result.watch: (watch(wake), begun.release())
+        waiters = [threading.Thread(target=lambda: got.append(result.get(30))) for _ in range(3)]
+        for waiter in waiters:
+            waiter.start()
+            begun.acquire()
+        with pytest.raises(MpTimeoutError):
+            result.get(timeout)
+        assert not got
+        result.settle("value", None)
+        for waiter in waiters:
+            waiter.join(30)
+        assert got == ["value"] * 3
+        assert result.get(timeout) == "value"
+
+    def test_an_interrupt_while_one_waits_ends_the_wait_and_the_result_can_be_had_later(
+        self, callbacks
+    ):
+        result = AsyncResult(callbacks)
+        interrupted = patch("fiber.results.in_turns", side_effect=KeyboardInterrupt)
+        with interrupted, pytest.raises(KeyboardInterrupt):
+            result.get()
+        result.settle("value", None)
+        assert result.get() == "value"
 
 
 class TestManyResults:
