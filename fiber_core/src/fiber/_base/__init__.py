@@ -8,7 +8,6 @@ known_backends   names of published backends, from a data file
 loop             event loop of one thread: descriptors and timers
 serial_executor  threads that run actions in order: SerialExecutor, CallbackThread
 thread_pool      threads that are started as actions come: ThreadPool
-rooms            memory for large data that arrives, used again
 asyncio_wait     waiting in asyncio for an event of another thread
 process_memory   resident memory of a process of this host
 start_methods    names of multiprocessing's start methods, and the one the program chose

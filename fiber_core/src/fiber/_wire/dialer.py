@@ -62,7 +62,7 @@ class UnixDialer:
         fork.check()
         self._chunk = memoryview(bytearray(_CHUNK))
         self._deframer = frames.Deframer(max_frame)
-        self._frames: deque[frames.Buffer] = deque()
+        self._frames: deque[bytearray] = deque()
         self._order = threading.Lock()
         # the frame that is being sent
         self._unsent = _Unsent(())
@@ -122,7 +122,7 @@ class UnixDialer:
         self._socket.setblocking(False)
         return credentials
 
-    def receive(self) -> tuple[int, frames.Buffer] | None:
+    def receive(self) -> tuple[int, bytearray] | None:
         """Receive the next frame, or None where there is none now; the number has no meaning here.
 
         Raises:

@@ -352,7 +352,7 @@ class Endpoint:
         timed_out = functools.partial(self._proof_timed_out, peer)
         peer.set_proof_deadline(self._reactor.call_later(self._timing.handshake, timed_out))
 
-    def _received(self, pipe: int, data: frames.Buffer) -> None:
+    def _received(self, pipe: int, data: bytearray) -> None:
         peer = self._peers.get(pipe)
         if self._closed or peer is None or not peer.alive:
             return

@@ -29,7 +29,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
-from fiber._base import rooms, values
+from fiber._base import values
 from fiber.exceptions import WireError
 
 VERSION = 1
@@ -330,7 +330,7 @@ class Deframer:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._length = b""
-        self._frame: Buffer | None = None
+        self._frame: bytearray | None = None
         self._filled = 0
 
     @property
@@ -338,7 +338,7 @@ class Deframer:
         """Buffer for the rest of the frame that has begun; None where none has."""
         return None if self._frame is None else memoryview(self._frame)[self._filled :]
 
-    def fill(self, count: int) -> Buffer | None:
+    def fill(self, count: int) -> bytearray | None:
         """Note that ``count`` bytes were written to :attr:`gap`; returns the frame once complete."""
         frame = self._frame
         assert frame is not None
@@ -348,13 +348,13 @@ class Deframer:
         self._frame = None
         return frame
 
-    def feed(self, data: memoryview) -> list[Buffer]:
+    def feed(self, data: memoryview) -> list[bytearray]:
         """Add bytes while :attr:`gap` is None; returns the frames that are complete now.
 
         Raises:
             WireError: a frame is larger than the limit.
         """
-        frames: list[Buffer] = []
+        frames: list[bytearray] = []
         at, end = 0, len(data)
         while at < end:
             start = at + LENGTH.size - len(self._length)
@@ -372,8 +372,8 @@ class Deframer:
             at = start + size
             if at > end:
                 # allocated whole, and filled from the stream without another copy
-                self._frame = room = rooms.room(size)
-                room[: end - start] = data[start:end]
+                self._frame = bytearray(size)
+                self._frame[: end - start] = data[start:end]
                 self._filled = end - start
                 break
             frames.append(bytearray(data[start:at]))

@@ -65,7 +65,7 @@ class UnixListener:
         reactor: Reactor,
         *,
         on_opened: Callable[[int], None],
-        on_frame: Callable[[int, frames.Buffer], None],
+        on_frame: Callable[[int, bytearray], None],
         on_broken: Callable[[int, WireError], None],
         on_closed: Callable[[int], None],
         max_frame: int = frames.MAX_FRAME,

@@ -230,7 +230,7 @@ class RawSocket:
         """True once it was closed, by its owner or at the end of the program."""
         return self._closed
 
-    def receive(self) -> tuple[int, frames.Buffer] | None:
+    def receive(self) -> tuple[int, bytearray] | None:
         """Receive the next frame with the number of its pipe, or None where there is none now."""
         fork.check()
         holder = ffi.new("nng_msg **")
@@ -454,7 +454,7 @@ class NngListener:
         reactor: Reactor,
         *,
         on_opened: Callable[[int], None],
-        on_frame: Callable[[int, frames.Buffer], None],
+        on_frame: Callable[[int, bytearray], None],
         on_closed: Callable[[int], None],
         max_frame: int = frames.MAX_FRAME,
         timing: Timing,

@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fiber._base import rooms
 from fiber._objects.handle import decode
-from fiber._objects.pipe import memories
+from fiber._objects.pipe import memories, rooms
 from fiber._objects.pipe.packets import INLINE, Packet, PacketSocket
 from fiber._objects.queue.messages import ItemWithReferences
 from fiber._wire.codec import pickled_into

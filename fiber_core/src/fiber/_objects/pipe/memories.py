@@ -6,7 +6,7 @@ The receiver has no other way to tell that it is done, and needs none where it d
 used again. Both sides keep it mapped, since to map a megabyte anew costs as much as to copy it five times.
 
 The item is a pickle with all its data. The receiver copies large arrays to memory of its own that it uses again
-(:mod:`fiber._base.rooms`) and loads the rest with them as buffers, in place of new memory for each.
+(:mod:`fiber._objects.pipe.rooms`) and loads the rest with them as buffers, in place of new memory for each.
 
 It cannot be made shorter, so that nobody who maps it is killed. Apart from
 :mod:`~fiber._objects.pipe.packets`, which is about messages.
@@ -28,8 +28,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from fiber._base import rooms
 from fiber._objects.memory import backing
+from fiber._objects.pipe import rooms
 from fiber._objects.queue.messages import ItemWithReferences, Reference
 from fiber._wire import descriptors
 from fiber._wire.frames import Buffer

@@ -1,11 +1,11 @@
-"""Memory for large data: used again once nothing refers to it, and not before."""
+"""Memory for large arrays: used again once nothing refers to it, and not before."""
 
 import mmap
 
 import pytest
 
-from fiber._base import rooms
-from fiber._base.rooms import LEAST, room
+from fiber._objects.pipe import rooms
+from fiber._objects.pipe.rooms import LEAST, room
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def test_no_more_is_kept_than_a_limit_the_last_that_was_used(kept, monkeypatch):
     while views:
         del views[0]
     assert list(map(len, kept)) == [2 * LEAST, 3 * LEAST]
-    monkeypatch.setattr(rooms, "_MOST", 1)
+    monkeypatch.setattr(rooms, "_MOST_KEPT", 1)
     del (views := [room(LEAST)])[0]
     assert list(map(len, kept)) == [LEAST]
 

@@ -1,4 +1,4 @@
-"""Memory for large data that arrives: pages that were used before, where they are free again.
+"""Memory for large arrays that arrive: pages that were used before, where they are free again.
 
 A new page costs more than it takes to copy what goes into it, five to twenty times as much. The C library
 gives large memory back to the kernel when it is free, so that a program which receives arrays gets new pages
@@ -10,22 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import mmap
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import mmap
-
-#: bytes from which on memory is kept
-LEAST = 256 * 2**10
+#: bytes from which on memory is kept, and up to which: numpy gets memory for larger arrays in huge pages, which
+#: the C library gives out again better than memory that is kept apart from it
+LEAST, MOST = 256 * 2**10, 4 * 2**20 - 1
 #: most bytes of free memory that a process keeps, and pieces
-_KEPT_SIZE, _MOST = 64 * 2**20, 64
+_KEPT_SIZE, _MOST_KEPT = 64 * 2**20, 64
 #: sizes are multiples of it, so that arrays of nearly one size have the same memory
 _GRANULE = 64 * 2**10
-#: bytes from which on pages are to be huge, as those of numpy's own arrays are
-_HUGE = 4 * 2**20
-#: all pages at once, as the flag of ``mmap`` does before it can be said that they are to be huge; Linux 5.14
-_MADV_POPULATE_WRITE = 23
 
 
 class _Loan(weakref.ref[Any]):
@@ -51,7 +46,7 @@ _lent: set[_Loan] = set()
 
 def room(size: int) -> memoryview:
     """Writable memory of so many bytes, with anything in it; kept for others once no view of it is left."""
-    if size < LEAST:
+    if not LEAST <= size <= MOST:
         return memoryview(bytearray(size))
     try:
         memory = _again(size) or _new(size)
@@ -76,31 +71,20 @@ def _again(size: int) -> mmap.mmap | None:
 
 
 def _new(size: int) -> mmap.mmap:
-    import mmap
-
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    is_huge = size >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE")
-    if not is_huge:
-        flags |= getattr(mmap, "MAP_POPULATE", 0)
-    memory = mmap.mmap(-1, size + -size % _GRANULE, flags=flags)
-    if is_huge:
-        # a kernel may have neither
-        with contextlib.suppress(OSError):
-            memory.madvise(mmap.MADV_HUGEPAGE)
-            memory.madvise(_MADV_POPULATE_WRITE)
-    return memory
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
+    return mmap.mmap(-1, size + -size % _GRANULE, flags=flags)
 
 
 def _end(loan: Any) -> None:
     _lent.discard(loan)
     _kept.append(loan.memory)
-    while len(kept := list(_kept)) > _MOST or sum(map(len, kept)) > _KEPT_SIZE:
+    while len(kept := list(_kept)) > _MOST_KEPT or sum(map(len, kept)) > _KEPT_SIZE:
         # another thread may do the same
         with contextlib.suppress(ValueError):
             _kept.remove(kept[0])
 
 
-@functools.lru_cache(_MOST)
+@functools.lru_cache(_MOST_KEPT)
 def _lender(size: int) -> Any:
     import ctypes
 
