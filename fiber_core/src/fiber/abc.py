@@ -144,7 +144,7 @@ class Backend(abc.ABC):
         """Prepare for jobs about to be submitted: start slow steps, but do not wait for them."""
 
     def preload(self, modules: Sequence[str]) -> None:  # noqa: B027 - optional
-        """Have modules imported once in the process that forks jobs, so that each job has them.
+        """Import modules once in the process that forks jobs, so that each job has them.
 
         A hint: backends that do not fork ignore it, and a module that cannot be imported is skipped.
         """

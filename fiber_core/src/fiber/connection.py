@@ -52,7 +52,7 @@ default_family = "AF_UNIX"
 
 
 class Connection(Handle):
-    """One end of a pipe; the same as ``multiprocessing.connection.Connection``.
+    """End of a pipe, with the interface of ``multiprocessing.connection.Connection``.
 
     An end may be held by many processes and threads: each message is read by one of them, whole.
     ``recv`` raises ``EOFError`` once no process holds the other end and all that it sent was read.

@@ -88,7 +88,7 @@ class Future(_futures.Future[T]):
         return done
 
     def add_done_callback(self, fn: Callable[[_futures.Future[T]], object]) -> None:
-        """Have ``fn(self)`` called when it is done or cancelled; at once where it is already.
+        """Call ``fn(self)`` when the future is done or cancelled; at once where it is already.
 
         Callbacks run one after another, on a thread of the executor or the one that cancels.
         """
@@ -97,7 +97,7 @@ class Future(_futures.Future[T]):
         super().add_done_callback(functools.partial(_call, fn))
 
     def result(self, timeout: float | None = None) -> T:
-        """What the task returned, once it is done; raises what it raised.
+        """Return the task's result once it is done, or raise its exception.
 
         Raises:
             concurrent.futures.TimeoutError: ``timeout`` seconds have passed without.
@@ -111,7 +111,7 @@ class Future(_futures.Future[T]):
             del self
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What the task raised, or None, once it is done; raises as :meth:`result` does."""
+        """Return the task's exception, or None, once it is done; raises as :meth:`result` does."""
         self._wait(timeout)
         return super().exception(0)
 
@@ -146,7 +146,7 @@ class Future(_futures.Future[T]):
 
 
 class ExecutorCall(TaskCall[Future[Any]]):
-    """One call of an executor with its futures.
+    """Call of an executor, with its futures.
 
     Args:
         groups: the executor's workers.
@@ -477,7 +477,7 @@ class Core:
                 finalizer.cancel()
 
     def finish_later(self) -> None:
-        """As :meth:`shut_down` and :meth:`finish`, on a thread of its own."""
+        """Like :meth:`shut_down` and :meth:`finish`, on a thread of its own."""
         if not self._began or self._is_finished or self._finisher is not None:
             return
         self._finisher = threading.Thread(

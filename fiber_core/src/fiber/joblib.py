@@ -84,7 +84,7 @@ class FiberBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
         self._arrays = _Arrays(None)
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
-        """How many tasks can run at the same time.
+        """Number of tasks that can run at the same time.
 
         Raises:
             ValueError: ``n_jobs`` is 0.
@@ -197,7 +197,7 @@ class _Arrays:
         self._shared: dict[int, tuple[weakref.ref[Any], Shared[Any]]] = {}
 
     def clear(self) -> None:
-        """Let go of those that are shared; workers keep what they use."""
+        """Release the shared arrays; workers keep those that they use."""
         self._shared.clear()
 
     def reducers(self) -> Mapping[type, Callable[[Any], Any]]:

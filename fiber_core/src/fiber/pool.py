@@ -192,7 +192,7 @@ class Pool:
 
     @_settable
     def _processes(self) -> int:
-        """As :attr:`size`; the stdlib's pool has it, and programs use it."""
+        """Same as :attr:`size`; the stdlib's pool has it, and programs use it."""
         return self._groups.size
 
     @property
@@ -270,7 +270,7 @@ class Pool:
         callback: Callable[[T], Any] | None = None,
         error_callback: Callable[[BaseException], Any] | None = None,
     ) -> AsyncResult[T]:
-        """As :meth:`apply`, without waiting; a callback runs on a thread of the pool before it is ready."""
+        """Like :meth:`apply`, without waiting; a callback runs on a thread of the pool before the result is ready."""
         result: AsyncResult[T]
         result = self._result_class(self._callbacks, callback, error_callback, self)
         mode, item = self._task_of(tuple(args), dict(kwds or {}))
@@ -322,7 +322,7 @@ class Pool:
         *,
         progress: bool | Callable[[Progress], object] = False,
     ) -> MapResult[T]:
-        """As :meth:`map`, without waiting."""
+        """Like :meth:`map`, without waiting."""
         from fiber._tasks.protocol import Mode
 
         mode = Mode.MAP
@@ -336,7 +336,7 @@ class Pool:
         *,
         progress: bool | Callable[[Progress], object] = False,
     ) -> list[T]:
-        """As :meth:`map`, each item unpacked into arguments."""
+        """Like :meth:`map`, with each item unpacked into arguments."""
         from fiber._tasks.protocol import Mode
 
         return self._map_and_wait(func, Mode.STARMAP, iterable, chunksize, progress)
@@ -351,7 +351,7 @@ class Pool:
         *,
         progress: bool | Callable[[Progress], object] = False,
     ) -> MapResult[T]:
-        """As :meth:`starmap`, without waiting."""
+        """Like :meth:`starmap`, without waiting."""
         from fiber._tasks.protocol import Mode
 
         mode = Mode.STARMAP
@@ -382,7 +382,7 @@ class Pool:
         *,
         progress: bool | Callable[[Progress], object] = False,
     ) -> IMapUnorderedIterator[T]:
-        """As :meth:`imap`, with results in the order in which they come."""
+        """Like :meth:`imap`, with results in the order in which they come."""
         from fiber.results import IMapUnorderedIterator, UnorderedStream
 
         stream = self._imap(func, iterable, chunksize, UnorderedStream(), progress)

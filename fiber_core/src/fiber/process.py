@@ -191,7 +191,7 @@ class Process(_process.BaseProcess):
 
     @property
     def exitstatus(self) -> ProcessStatus | None:
-        """How it ended, or None before that; ``exitcode`` has the number alone.
+        """Status with which the process ended, or None before that; ``exitcode`` has the number alone.
 
         Its ``reason`` says whether a signal, the platform or its own code ended it, its ``message`` is a
         sentence with the platform's words, and ``log_tail`` has its last lines, where they are known.

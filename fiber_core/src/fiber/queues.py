@@ -215,7 +215,7 @@ class Queue(_QueueHandle[T]):
         self._writer.flush()
 
     def cancel_join_thread(self) -> None:
-        """Let this process end without waiting until all that was put here is in the queue."""
+        """Do not wait at this process's end until all that was put here is in the queue."""
         self._writer.abandon()
 
     def _item(self, value: T) -> Item:

@@ -94,7 +94,7 @@ class Stream:
                 self._changed.wait(turn(left))
 
     def poll(self) -> tuple[Any, BaseException | None] | None:
-        """As :meth:`outcome` where one is ready, else None; never waits."""
+        """Like :meth:`outcome` where one is ready, else None; never waits."""
         self._was_asked = True
         if self.on_end is not None and self._finished and not self._ready:
             self.on_end()
@@ -348,7 +348,7 @@ class AsyncResult(Generic[T]):
             self._value = values[0]
 
     def fail(self, start: int, stop: int, error: BaseException) -> None:
-        """It was given up."""
+        """Note that the call was given up."""
         self._error = error
 
     def done(self) -> None:

@@ -124,7 +124,7 @@ class BarrierObject(Protocol):
         """Break it."""
 
     def state(self) -> tuple[bool, int]:
-        """Whether it is broken; number of waiting parties."""
+        """Return whether the barrier is broken, and the number of waiting parties."""
 
 
 ObjectT = TypeVar("ObjectT")
@@ -161,7 +161,7 @@ class SyncHandle(Handle, Generic[ObjectT]):
         (self._where,) = state
 
     def _checked_object(self) -> ObjectT:
-        """What is used, checked for use in this process.
+        """Return the object in use, after a check that this process may use it.
 
         Raises:
             ForkedError: in a process that the user forked from one that used fiber.
@@ -180,7 +180,7 @@ def _never() -> bool:
 
 
 class _Reference:
-    """What keeps a lock or semaphore for its handle, and for functions of the handle that are about to be called.
+    """Owner of a lock or semaphore for its handle, and for functions of the handle that are about to be called.
 
     A ``with`` statement lets go of the handle before it calls them.
     """
@@ -290,7 +290,7 @@ class SemLock(_Entered):
         return self._checked_object().value()
 
     def _is_mine_to_use(self) -> Callable[[], bool]:
-        """What tells, in less time than to acquire it once more, that this thread holds the recursive lock."""
+        """Quick test whether this thread holds the recursive lock."""
         used = self._used
         if isinstance(used, SharedLock) and used.is_recursive:
             return used.is_mine

@@ -31,7 +31,7 @@ __all__ = [
 
 @values.frozen(kw_only=True)
 class Progress:
-    """How far one ``map``, ``imap`` or ``starmap`` is."""
+    """Progress of one ``map``, ``imap`` or ``starmap``."""
 
     #: name of the function
     function: str
@@ -189,7 +189,7 @@ class PoolStatus:
 
     @property
     def states(self) -> Mapping[str, int]:
-        """How many workers are in each state."""
+        """Number of workers in each state."""
         found: dict[str, int] = {}
         for worker in self.workers:
             found[worker.state] = found.get(worker.state, 0) + 1
@@ -249,7 +249,7 @@ class RunStatus:
 
 
 def status() -> RunStatus:
-    """How the pools, processes and queues of this process are at this moment.
+    """Return the present status of the pools, processes and queues of this process.
 
     It is made from what they know anyhow, by a walk over all workers and calls; a program that does
     not ask pays nothing.

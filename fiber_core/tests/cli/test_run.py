@@ -153,7 +153,7 @@ def test_cpus_and_memory_are_wishes_where_they_are_no_limits(fiber, spy, capable
     found = fiber("run", "--cpu", "2", "--memory", "64", "true")
 
     assert found.stderr.splitlines() == [
-        f"fiber: {one} is a wish on fake, and no limit" for one in told
+        f"fiber: fake does not enforce {one}: a job may use more" for one in told
     ]
     assert spy.specs[0].resources == ResourceRequest(cpu=2, memory=64)
 

@@ -1,4 +1,4 @@
-"""What ``help()`` and ``pydoc`` show of classes of values: each field's type, default and meaning.
+"""Text that ``help()`` and ``pydoc`` show for classes of values: each field's type, default and meaning.
 
 Sources say what a field is in a comment before it, ``#: seconds to wait``, which costs nothing when the
 class is made, but is in no docstring. So a class's ``__doc__`` and ``__signature__`` are

@@ -183,7 +183,7 @@ def wake(writer: int) -> None:
 
 
 def drained(reader: int) -> bytes:
-    """What has been written to the other end of :func:`wake_pipe` so far."""
+    """Read everything that was written to the other end of :func:`wake_pipe`."""
     try:
         return os.read(reader, 4096)
     except BlockingIOError:
@@ -251,7 +251,7 @@ class SharedLoop(Loop):
             self._call(self._soon.popleft())
 
     def stop(self) -> None:
-        """Have :meth:`run` return."""
+        """Make :meth:`run` return."""
         self._stopping = True
         self._wake()
 

@@ -1,4 +1,4 @@
-"""What is told of a run: asked for once a second for all who look, with what was told in the last minutes.
+"""Feed of a run for open pages: its status, asked for once a second, and the last minutes of it.
 
 A :class:`Feed` asks while somebody waits for its next answer, and forgets after a while without; those who
 look are handed the newest answer when they are ready for it, so that one who is slow misses some.
@@ -78,7 +78,7 @@ class Run:
 
 
 class Feed:
-    """What is told of one run; used in one event loop.
+    """Feed of one run; used in one event loop.
 
     Args:
         run: the run.

@@ -1,4 +1,4 @@
-"""Who is answered by the page's server, and the headers by which browsers keep others out.
+"""Check of requests to the page's server, and the headers by which browsers keep other sites out.
 
 A request needs the token: in its address the first time, in a cookie from then on; scripts send it as
 ``Authorization: Bearer``. What has none is

@@ -43,7 +43,7 @@ _MOST_WATCHERS, _MOST_LINES = 32, 1000
 
 
 class Pages:
-    """What is answered to requests that have the token.
+    """Application that answers requests which have the token.
 
     Args:
         runs: returns the runs that can be looked at.
@@ -81,7 +81,7 @@ class Pages:
         return Response(self._files[_INDEX], media_type="text/html; charset=utf-8")
 
     async def file(self, request: Request) -> Response:
-        """One of its files."""
+        """Answer with one of the page's files."""
         from starlette.responses import Response
 
         kind = _TYPES.get(request.path_params["name"])
@@ -107,7 +107,7 @@ class Pages:
         )
 
     async def events(self, request: Request) -> Response:
-        """What is told of a run, until the browser closes it."""
+        """Answer with the events of a run, until the browser closes the connection."""
         from starlette.responses import Response, StreamingResponse
 
         run = await self._find(request)

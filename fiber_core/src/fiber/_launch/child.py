@@ -37,7 +37,7 @@ ORPHANED = JobStatus(
 
 
 class Child:
-    """One job of one process object. Thread-safe; every wait ends with the job.
+    """Job of one process object, as its parent sees it. Thread-safe; every wait ends with the job.
 
     The end of a job that was asked to end is reported within a bound, whatever its platform does: see
     ``Timing.unconfirmed``.
@@ -242,7 +242,7 @@ class Child:
         self._failure = self._failure or why
 
     def on_release(self, action: Callable[[], Any]) -> None:
-        """Have ``action`` called at its end, to release an object that its pickle refers to."""
+        """Call ``action`` at the job's end, to release an object that its pickle refers to."""
         with self._changed:
             if not self._released:
                 self._releases.append(action)
@@ -281,7 +281,7 @@ class Child:
 
     @property
     def end_status(self) -> ProcessStatus | None:
-        """How its first process ended; None before that."""
+        """Status with which the first process ended; None before that."""
         status = self.status
         if status is None or not status.state.is_terminal:
             return None

@@ -620,7 +620,7 @@ class Launcher:
         self._changed(child.job, child, lost)
 
     def preparation(self) -> dict[str, Any]:
-        """What a child needs to load this program's main module, as ``multiprocessing.spawn`` has it."""
+        """Data with which a child loads this program's main module, as ``multiprocessing.spawn`` has it."""
         return self._program.prepare("")
 
     def alive(self) -> list[Child]:

@@ -66,7 +66,7 @@ _USER_NAMES = {
 
 @values.frozen(kw_only=True)
 class Direction:
-    """One direction of a queue or pipe."""
+    """Direction of a queue or pipe."""
 
     #: the end that writes it
     writers: int

@@ -57,7 +57,7 @@ class Writer(Protocol):
         """Wait until all items arrive even if this process dies."""
 
     def abandon(self) -> None:
-        """Let the exit of this process not wait for items that were put."""
+        """Do not wait for items that were put when this process exits."""
 
 
 class SharedObject(Protocol):
@@ -142,7 +142,7 @@ class Handle:
         self._open()
 
     def _keeper(self) -> object:
-        """What the end is held for: as long as it lives."""
+        """Object during whose life the end is held."""
         return self
 
     def _open(self) -> None:

@@ -352,7 +352,7 @@ class Store:
         client.on_lost(functools.partial(self._owner_lost, owner))
 
     def retire_soon(self, owner: Owner) -> None:
-        """Let an owner go soon, unless an object of it is used."""
+        """Close the connection to an owner soon, unless an object of it is used."""
         self.call_later(self.timing.idle, functools.partial(self._retire, owner))
 
     def _retire(self, owner: Owner) -> None:

@@ -1,6 +1,7 @@
 """Refusal of jobs that ask for what their backend does not declare, before it is asked.
 
-CPUs and memory are wishes on every backend, and limits where they are declared: they are not refused.
+Requests for CPUs and memory are never refused: a backend that does not declare them as limits need not
+enforce them.
 """
 
 from __future__ import annotations

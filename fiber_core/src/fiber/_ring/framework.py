@@ -13,7 +13,7 @@ __all__ = ["RingFramework", "common_environ", "default_environ"]
 
 
 class RingFramework(abc.ABC):
-    """One framework; a plugin offers its own through the hook ``fiber_ring_frameworks``.
+    """Framework of distributed training; plugins offer others through the hook ``fiber_ring_frameworks``.
 
     Its methods are called in the members, in this order: :meth:`host` in that of rank 0,
     :meth:`environ` and :meth:`preferences` in all, :meth:`enter` in all, the user's initializer and

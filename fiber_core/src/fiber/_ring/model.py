@@ -100,7 +100,7 @@ class Placement:
 
 @values.frozen(kw_only=True)
 class Member:
-    """One rank of a ring, as in every member's table."""
+    """Rank of a ring, as in every member's table."""
 
     #: its rank, from 0
     rank: int

@@ -237,7 +237,7 @@ class EventLog:
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        """One condition of each kind that was ever true, oldest transition first."""
+        """Conditions that were ever true, one of each kind, oldest transition first."""
         return tuple(self._conditions.values())
 
     @property

@@ -34,7 +34,7 @@ def _check_max(policy: Any, _: Any, most: int | None) -> None:
 
 @values.frozen(kw_only=True)
 class Policy:
-    """How a ring starts, restarts and ends."""
+    """Policy by which a ring starts, restarts and ends."""
 
     #: fewest workers the ring runs with; None: all of them
     min: int | None = values.field(default=None, validator=values.optional(values.ge(1)))

@@ -126,7 +126,7 @@ def current() -> Runtime:
 
 
 def _end_by_sigterm() -> None:
-    """Have SIGTERM end the first process of a container, as it ends any other.
+    """Make SIGTERM end the first process of a container, as it ends any other.
 
     Linux gives the first process of a PID namespace no default actions: it, and all its jobs
     elsewhere, would go on until the platform's SIGKILL. A program's own handler is left alone.
@@ -451,7 +451,7 @@ class Runtime:
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        """What :meth:`own` was given and is not closed."""
+        """Parts that :meth:`own` was given and that are not closed."""
         return tuple(self._parts)
 
     def started_traces(self) -> list[Any]:
@@ -475,7 +475,7 @@ class Runtime:
         return [] if self._launcher is None else self._launcher.alive()
 
     def own(self, part: Any) -> None:
-        """Have ``part.close()`` called when the runtime closes, last added first."""
+        """Call ``part.close()`` when the runtime closes, for the part that was added last first."""
         self._parts.append(part)
 
     def disown(self, part: Any) -> None:

@@ -17,7 +17,7 @@ __all__ = ["flush_standard_streams", "ready_runtime", "supervisor_ahead", "warm_
 
 @contextlib.contextmanager
 def supervisor_ahead() -> Iterator[None]:
-    """Have a supervisor started before a ``with`` block that imports, and makes a runtime ready.
+    """Start a supervisor before a ``with`` block that imports, and makes a runtime ready.
 
     Jobs on this host are forked by a supervisor that takes about as long to get ready as this
     process takes to import what starts them and to read the settings. So both are done at the same
@@ -63,7 +63,7 @@ def ready_runtime(check: Callable[[runtime.Runtime], object]) -> runtime.Runtime
 
 
 def warm_runtime(check: Callable[[runtime.Runtime], object]) -> runtime.Runtime:
-    """As :func:`ready_runtime`, within a block of :func:`supervisor_ahead`."""
+    """Like :func:`ready_runtime`, within a block of :func:`supervisor_ahead`."""
     with _gc_paused():
         from fiber._runtime import runtime
 

@@ -33,7 +33,7 @@ _MOST = 16
 
 
 class Answers(Protocol):
-    """What answers the requests of one connection."""
+    """Answers to the requests of one connection."""
 
     def answer(self, wanted: object, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer to a request, of JSON's types.
@@ -43,7 +43,7 @@ class Answers(Protocol):
         """
 
     def close(self) -> None:
-        """Have nothing done for this connection any more."""
+        """Stop whatever is done for this connection."""
 
 
 class StatusSocket:

@@ -1,4 +1,4 @@
-"""What a program answers to those who ask at its status socket; made when they ask.
+"""Answers of a program at its status socket, made when somebody asks.
 
 :class:`Answers` is one connection's; :class:`Timeline` notes what workers ran since its last look. The noting
 begins with the first look and ends with the connection, so that a program which nobody looks at pays nothing.
@@ -49,7 +49,7 @@ class _Span:
 
 
 class GroupTimeline:
-    """What the dispatcher of one group reports; called under its lock."""
+    """Receiver of what the dispatcher of one group reports; called under its lock."""
 
     def __init__(self, timeline: Timeline, group: WorkerGroup) -> None:
         self._timeline = timeline
@@ -121,7 +121,7 @@ class GroupTimeline:
 
 
 class Timeline:
-    """What the workers of a program's pools ran, since the last look.
+    """Tasks that the workers of a program's pools ran, since the last request.
 
     Args:
         runtime: of the program.

@@ -220,7 +220,7 @@ _sessions = itertools.count(1)
 
 
 def install(runtime: Runtime, url: str, task: Callable[[], str]) -> None:
-    """Have ``breakpoint()`` of this process open a prompt at the program that started it.
+    """Make ``breakpoint()`` of this process open a prompt at the program that started it.
 
     A variable ``PYTHONBREAKPOINT`` says otherwise, as for any program.
 
@@ -281,7 +281,7 @@ class _Terminal:
         return not why_not
 
     def release(self) -> None:
-        """Let others have the terminal; idempotent."""
+        """Release the terminal for other processes. Idempotent."""
         if self._session:
             # a program that is gone has no terminal to be left
             with contextlib.suppress(TransportError):
@@ -325,7 +325,7 @@ class RemotePdb(pdb.Pdb):
         self._terminal = terminal
 
     def interaction(self, *arguments: Any, **named: Any) -> None:
-        """Have the user say what to do at a stop."""
+        """Ask the user for a command at a stop."""
         if not self._terminal.acquire():
             self.set_continue()
             return
@@ -347,7 +347,7 @@ class RemotePdb(pdb.Pdb):
                 self._terminal.release()
 
     def do_quit(self, arg: str) -> bool:
-        """Have the task fail with BdbQuit; its worker goes on."""
+        """Make the task fail with BdbQuit; its worker continues."""
         self._user_requested_quit = True
         self.set_quit()
         return True
@@ -355,6 +355,6 @@ class RemotePdb(pdb.Pdb):
     do_q = do_exit = do_quit
 
     def do_EOF(self, arg: str) -> bool:  # noqa: N802 - pdb's name
-        """As q: the terminal or the program has ended."""
+        """Like ``q``: the terminal or the program has ended."""
         self.message("")
         return self.do_quit(arg)

@@ -1,4 +1,4 @@
-"""Where progress is shown: bars on a terminal, a bar of tqdm's in a notebook, else lines.
+"""Display of progress: bars on a terminal, a bar of tqdm's in a notebook, else lines.
 
 Apart from ``progress``, so that a program which takes it by a callable does not import it.
 """
@@ -54,7 +54,7 @@ class _Notebook:
 
 
 class _Bar:
-    """One of the bars on the terminal."""
+    """Bar on the terminal."""
 
     def __init__(self) -> None:
         self._task: Any = None

@@ -159,7 +159,7 @@ class Watch:
 
 
 def length_of(iterable: Any) -> int | None:
-    """How many items there will be; None where that is not known before they are drawn."""
+    """Number of all items; None where it is not known before they are drawn."""
     try:
         return len(iterable)
     except TypeError:

@@ -57,7 +57,7 @@ def context_of_caller() -> bytes:
 def in_spans(
     call: Callable[[Any], Any], items: Sequence[Any], function: Any, tasks: Tasks
 ) -> tuple[Callable[[Any], Any], Sequence[Any]]:
-    """Have each task of an entry run in a span of its own.
+    """Run each task of an entry in a span of its own.
 
     Args:
         call: calls the function with one item.

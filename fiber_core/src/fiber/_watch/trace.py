@@ -43,7 +43,7 @@ _POOL_ROW = 0
 
 
 class OfGroup(Tracer, Protocol):
-    """What notes the tasks of one group."""
+    """Recorder of the tasks of one group."""
 
     @property
     def group(self) -> WorkerGroup:
@@ -54,7 +54,7 @@ Noted = TypeVar("Noted", bound=OfGroup)
 
 
 class Traces(Generic[Noted]):
-    """What notes the tasks of all groups of a program.
+    """Recorders of the tasks of all groups of a program.
 
     Args:
         runtime: of the program.
@@ -75,21 +75,21 @@ class Traces(Generic[Noted]):
         return made
 
     def noted(self) -> list[Noted]:
-        """Those of all groups; those of groups that are over for the last time."""
+        """Recorders of all groups; that of a group which is over is returned for the last time."""
         with self._lock:
             found, parts = self._noted, self._runtime.parts
             self._noted = [one for one in found if one.group in parts]
             return found
 
     def attach(self) -> None:
-        """Have tasks noted from now on, those of the groups there are and of those to come."""
+        """Record tasks from now on, of all present and future groups."""
         self._runtime.traces.append(self)
         for part in self._runtime.parts:
             if isinstance(part, WorkerGroup):
                 part.trace(self, self.of(part))
 
     def detach(self) -> None:
-        """Have them noted no more; idempotent."""
+        """Record no more tasks. Idempotent."""
         with contextlib.suppress(ValueError):
             self._runtime.traces.remove(self)
         for part in self._runtime.parts:
@@ -132,7 +132,7 @@ def _line_of(event: _Event, start: float) -> str:
 
 
 class GroupTrace:
-    """What the dispatcher of one group reports; called under its lock.
+    """Receiver of what the dispatcher of one group reports; called under its lock.
 
     Args:
         trace: receives the events.

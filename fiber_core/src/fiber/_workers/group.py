@@ -148,7 +148,7 @@ class WorkerGroup:
         return self._runtime.info.capabilities.fork
 
     def trace(self, owner: object, tracer: Tracer | None) -> None:
-        """Have the tracer of an owner note what is done from now on; None to end that."""
+        """Set the tracer of an owner, which records what is done from now on; None to end that."""
         with self.dispatcher.lock:
             self._tracers.pop(owner, None)
             if tracer is not None:
@@ -454,7 +454,7 @@ class WorkerGroups:
                 raise
 
     def end_with(self, owner: object) -> util.Finalize:
-        """Have everything ended at once when ``owner`` is collected, or the program exits."""
+        """End everything at once when ``owner`` is collected, or the program exits."""
         args = (self._groups, self.callbacks, self._options.keeper, self._runtime.timing)
         return util.Finalize(owner, _end, args=args, exitpriority=15)
 
@@ -527,7 +527,7 @@ class WorkerGroups:
     def add(
         self, func: Any, mode: Mode, sink: Sink, items: list[Any] | None, chunk: int = 1
     ) -> tuple[WorkerGroup, Call | None]:
-        """As :meth:`prepare`, and add the call to its group."""
+        """Like :meth:`prepare`, and add the call to its group."""
         group, call = self.prepare(func, mode, sink, items, chunk)
         if call is not None:
             group.dispatcher.add(call)

@@ -176,7 +176,7 @@ class WorkerManager:
             return list(self._state.workers.values())
 
     def outlook(self) -> Outlook:
-        """How many workers there are, and why there are no more."""
+        """Number of workers, and the reason why there are no more."""
         with self._changed:
             return self._state.outlook()
 

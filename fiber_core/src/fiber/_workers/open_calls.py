@@ -33,7 +33,7 @@ def task_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task:
 
 
 class Receiver(Protocol):
-    """What takes the outcome of one task; under the dispatcher's lock, so it must not wait."""
+    """Sink of the outcome of one task; called under the dispatcher's lock, so it must not wait."""
 
     def settle(self, value: Any, error: BaseException | None) -> None:
         """Take the result, or the error in its place."""
@@ -123,7 +123,7 @@ class TaskCall(Generic[R]):
             receiver.settle(None, self._failure(error))
 
     def _failure(self, error: BaseException) -> BaseException:
-        """What a task fails with because of ``error``."""
+        """Exception with which a task fails because of ``error``."""
         return error
 
 

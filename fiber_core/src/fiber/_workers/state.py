@@ -119,7 +119,7 @@ class PendingReport:
 
 
 class Outlook(NamedTuple):
-    """How many workers a group has, and why there are no more."""
+    """Number of workers of a group, and the reason why there are no more."""
 
     #: that there should be
     desired: int
@@ -152,7 +152,7 @@ class Start:
 
 @values.frozen
 class Retire:
-    """Have a worker exit once it holds nothing."""
+    """Make a worker exit once it holds nothing."""
 
     ident: str
     #: True where it is to hand back what it has not begun
@@ -261,7 +261,7 @@ class GroupState:
         self._planned_deadline: float | None = None
 
     def outlook(self) -> Outlook:
-        """How many workers there are, and why there are no more; a walk over all of them."""
+        """Number of workers, and the reason why there are no more; visits all of them."""
         ready = sum(m.ready and not m.leaving for m in self.workers.values())
         if ready >= self.desired:
             return Outlook(self.desired, ready, 0, "")
@@ -285,7 +285,7 @@ class GroupState:
         self.desired = 0
 
     def terminate(self, now: float) -> list[Child]:
-        """As :meth:`close`, at once; returns the jobs to kill."""
+        """Like :meth:`close`, at once; returns the jobs to kill."""
         self.close()
         for worker in self.workers.values():
             worker.exit_sent, worker.killed_at = True, now
@@ -317,7 +317,7 @@ class GroupState:
             self._early_retired.clear()
 
     def not_started(self, error: BaseException, now: float, jobs: int = 1) -> None:
-        """So many jobs of one call could not be submitted, which is one failure."""
+        """Count a submission of so many jobs that failed, as one failure."""
         self.starting -= jobs
         if isinstance(error, BackendUnavailableError):
             # no worker has failed: they may well start once the platform is back

@@ -218,7 +218,7 @@ class Owner(NamedTuple):
         return bool(self.place) and self.place == this_place()
 
     def liveness(self, here: str | None = None) -> Liveness:
-        """Whether it lives, as far as this process can prove it.
+        """Liveness of the owner, as far as this process can prove it.
 
         Args:
             here: :func:`this_place`, which stays the same; it is found out where it is not given.
@@ -293,7 +293,7 @@ class Claim:
 
 
 def liveness_of(folder: str | os.PathLike[str]) -> Liveness:
-    """Whether the owner of a claimed folder lives.
+    """Liveness of the owner of a claimed folder.
 
     Returns:
         ``UNKNOWN`` also for a folder without a claim.

@@ -210,7 +210,7 @@ def _member_spec(
     ):
         if what:
             session.require(capability, what)
-    session.note_wishes(cpu=cpu, memory=memory)
+    session.note_unenforced(cpu=cpu, memory=memory)
     devices = {} if gpu is None else {"gpu": gpu}
     resources = ResourceRequest(cpu=cpu, memory=memory, devices=devices)
     return Need(resources=resources, image=image, volumes=volumes)

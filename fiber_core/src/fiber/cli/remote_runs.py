@@ -43,7 +43,7 @@ _UNREADABLE = "its answer cannot be read; is its fiber another version?"
 
 @attrs.frozen
 class Answer:
-    """What a job says of one of the runs on its host."""
+    """Answer of a job about one of the runs on its host."""
 
     #: eight hexadecimal digits
     id: str
@@ -288,7 +288,7 @@ class RemoteRuns:
             asker.wait(deadline)
 
     def answers(self) -> Iterator[Answer]:
-        """What the jobs have said last."""
+        """Latest answers of the jobs."""
         for asker in list(self._askers.values()):
             yield from asker.answers
 

@@ -325,7 +325,7 @@ def command(
         },
         attach=attach,
     )
-    session.note_wishes(cpu=cpu, memory=memory)
+    session.note_unenforced(cpu=cpu, memory=memory)
     for kind in requested:
         session.plugins.find_provider(kind)
         session.require("devices", f"a job with devices ({kind})")

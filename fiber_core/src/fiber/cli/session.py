@@ -103,15 +103,15 @@ class Session:
         if not getattr(self.info.capabilities, capability):
             raise CapabilityError(self.info.name, capability, what)
 
-    def note_wishes(self, *, cpu: float | None, memory: int | None) -> None:
-        """Tell which of the given options are wishes on this backend, and not limits."""
+    def note_unenforced(self, *, cpu: float | None, memory: int | None) -> None:
+        """Report which of the given options this backend does not enforce."""
         can = self.info.capabilities
         for what, given, is_limit in (
             ("cpu", cpu, can.cpu_limit),
             ("memory", memory, can.memory_limit),
         ):
             if given is not None and not is_limit:
-                note(f"{what} is a wish on {self.info.name}, and no limit")
+                note(f"{self.info.name} does not enforce {what}: a job may use more")
 
     @contextlib.contextmanager
     def open_backend(self) -> Iterator[Backend]:

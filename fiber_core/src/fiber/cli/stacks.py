@@ -182,7 +182,7 @@ def _is_no_programs(frame: str) -> bool:
 
 
 def _names(run: LocalRun) -> dict[int, str]:
-    """What its program calls its processes, by their numbers."""
+    """Names that a program has for its processes, by their process ids."""
     from fiber._watch.status import Asker
     from fiber.model import Timing
 

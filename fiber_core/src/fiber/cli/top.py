@@ -184,7 +184,7 @@ class Board:
             find_runs(self._word)
 
     def answer(self) -> list[dict[str, Any]]:
-        """What there is now, for ``fiber top`` elsewhere."""
+        """Statuses for ``fiber top`` on another host."""
         self.look()
         return self.data()
 
@@ -225,7 +225,7 @@ class Board:
             self._close(watched)
 
     def data(self) -> list[dict[str, Any]]:
-        """What there is, for programs."""
+        """Statuses as JSON, for programs."""
         return [
             {**watched.description, "run": ident, "status": watched.status}
             for ident, watched in self._shown()
@@ -292,7 +292,7 @@ class Board:
 
 @attrs.define
 class View:
-    """What is shown of a board; keys change it."""
+    """View of a board, which keys change."""
 
     #: what workers are sorted by
     order: str = _ORDERS[0]
@@ -379,7 +379,7 @@ def _worker_row(ident: str, worker: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _time_of(worker: dict[str, Any]) -> str:
-    """How long its task has run, and how many times as long as usual where that is much."""
+    """Duration of a worker's task so far, with the factor to the usual one where that is large."""
     # a program with an older fiber does not tell
     seconds = worker.get("seconds", 0.0)
     if not worker["running"] or not seconds:
@@ -559,7 +559,7 @@ def _follow(board: Board, interval: float) -> None:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[int]:
-    """Have keys arrive one by one; yields the descriptor."""
+    """Read keys one by one within the block; yields the descriptor."""
     import termios
     import tty
 

@@ -116,7 +116,7 @@ class SlowWorker:
 
 @attrs.define
 class Summary:
-    """Where the time of a pool's workers went, in seconds."""
+    """Time of a pool's workers by what it was spent on, in seconds."""
 
     pool: str
     #: at a time; one that took the place of another is the same
@@ -252,7 +252,7 @@ def _slow_workers(
 
 
 def report(found: Summary) -> Iterator[str]:
-    """Say where the time of a pool went, and what to change."""
+    """Explain where the time of a pool went, and what to change."""
     of = f" of {found.wanted}" if found.wanted > found.workers else ""
     yield (
         f"{found.pool}: {found.workers}{of} workers were busy {found.share(found.busy):.0%} of "

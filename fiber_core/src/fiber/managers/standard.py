@@ -108,7 +108,7 @@ class AcquirerProxy(BaseProxy):
         self._callmethod("release")
 
     def locked(self) -> bool:
-        """Whether somebody holds it; only where the manager's Python can tell of such an object."""
+        """Return whether the lock is held; only where the manager's Python has that for such an object."""
         is_locked: bool = self._callmethod("locked")
         return is_locked
 

@@ -269,9 +269,9 @@ class Capabilities:
     images: bool = False
     #: ``volumes`` of a spec are mounted
     volumes: bool = False
-    #: ``cpu`` of a request is enforced; elsewhere it is a wish, which comes in the spec all the same
+    #: ``cpu`` of a request is enforced; else it is in the spec all the same, for the choice of a place
     cpu_limit: bool = False
-    #: ``memory`` of a request is enforced; elsewhere it is a wish, as ``cpu``
+    #: ``memory`` of a request is enforced; else it is in the spec all the same, as ``cpu`` is
     memory_limit: bool = False
     #: kinds in ``devices`` of a request are granted
     devices: bool = False
@@ -346,7 +346,7 @@ class Check:
 
 @values.frozen(kw_only=True)
 class Attempt:
-    """One death of a worker while a task was alone on it."""
+    """Death of a worker while a task was alone on it."""
 
     #: name of the worker
     worker: str

@@ -66,7 +66,7 @@ def sweep(client: Client, owner: str) -> list[str]:
 
 
 def liveness_of_master(labels: Mapping[str, str], state_of: Any) -> Liveness:
-    """Whether the master of a container lives.
+    """Liveness of a container's master.
 
     A master in a container of the same engine has no process that is visible from this one; the
     state of its container decides.

@@ -47,7 +47,7 @@ _LOST_UNSEEN = attrs.evolve(
 
 
 class Watch:
-    """One stream of events in a thread, ``fiber-docker-events``; made anew when it breaks.
+    """Stream of the engine's events, in the thread ``fiber-docker-events``; opened again when it breaks.
 
     Args:
         client: the engine.

@@ -392,7 +392,7 @@ class PodLifecycle:
             self._delete(name)
 
     def _keep(self, name: str) -> None:
-        """Have a pod outlive its run, until ``fiber gc`` removes it as it does ended programs."""
+        """Make a pod outlive its run, until ``fiber gc`` removes it as it does ended programs."""
         labels = {f"{PREFIX}detached": "true"}
         body = {"metadata": {"ownerReferences": None, "labels": labels}}
         try:

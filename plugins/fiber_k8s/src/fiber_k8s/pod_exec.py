@@ -133,7 +133,7 @@ def exit_code_of(status: bytes) -> tuple[int, str]:
 
 
 class _ExecSession:
-    """One program that runs; the caller's thread receives, a thread of its own reads stdin."""
+    """Running program; the caller's thread receives, a thread of its own reads stdin."""
 
     def __init__(
         self, pod: str, websocket: WebSocket, write: Callable[[int, bytes], None], ping: float

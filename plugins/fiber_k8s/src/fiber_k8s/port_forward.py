@@ -84,7 +84,7 @@ class PortForwarder:
 
 
 class _Forward:
-    """One WebSocket and one end of a socket pair; used on the reactor's thread alone."""
+    """Bridge between a WebSocket and one end of a socket pair; used on the reactor's thread alone."""
 
     def __init__(
         self,

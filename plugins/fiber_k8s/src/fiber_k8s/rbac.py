@@ -42,7 +42,7 @@ class Rule:
 
 @attrs.frozen
 class Right:
-    """One verb of a rule."""
+    """Right: one verb of a rule."""
 
     rule: Rule
     verb: str

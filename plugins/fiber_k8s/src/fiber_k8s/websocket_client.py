@@ -165,7 +165,7 @@ class WebSocket:
         return message
 
     def close(self) -> None:
-        """Say that it ends where that can be sent now, and close the socket. Idempotent."""
+        """Send the closing frame where that is possible now, and close the socket. Idempotent."""
         from websockets.protocol import OPEN
 
         if self._sock.fileno() >= 0:

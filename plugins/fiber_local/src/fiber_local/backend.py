@@ -143,7 +143,7 @@ class LocalBackend(Backend):
         return super().interrupt(job)
 
     def preload(self, modules: Sequence[str]) -> None:
-        """Have modules imported by the supervisor."""
+        """Make the supervisor import modules."""
         self._supervisors.preload(tuple(modules))
 
     def logs(self, job: Job, *, tail: int | None = None, follow: bool = False) -> Iterator[str]:

@@ -112,7 +112,7 @@ class Steps:
 
     @property
     def are_there(self) -> bool:
-        """Whether this program has started any."""
+        """True if this program has started steps."""
         return bool(self._started)
 
     def submit(

@@ -90,18 +90,18 @@ class Allocation:
 
     @property
     def is_live(self) -> bool:
-        """Whether steps can be started in it."""
+        """True if steps can be started in the allocation."""
         return self.state in _RUNS
 
     def capacity(self, used: Mapping[str, int]) -> Capacity:
-        """What it has for jobs, without devices that are used."""
+        """Capacity of the allocation for jobs, without devices that are used."""
         free = {kind: count - used.get(kind, 0) for kind, count in self.devices.items()}
         return Capacity(cpus=float(self.cpus) or None, memory=self.memory or None, devices=free)
 
 
 @values.frozen(kw_only=True)
 class End:
-    """How a step ended, by its ``srun``."""
+    """End of a step, by its ``srun``."""
 
     #: exit code of its program, or minus the number of a signal
     code: int | None
@@ -149,7 +149,7 @@ def run_of_step(name: str) -> tuple[str, str] | None:
 
 
 def is_step(job_id: str) -> bool:
-    """Whether a job with this id is a step."""
+    """True if the id is that of a step."""
     return job_id.count(".") == 1
 
 
@@ -248,7 +248,7 @@ def used_devices(output: str) -> Mapping[str, int]:
 
 
 def end_of(errors: str, code: int) -> End:
-    """How a step ended.
+    """End of a step.
 
     Args:
         errors: what its srun wrote.

@@ -185,7 +185,7 @@ class SlurmSystem(BatchSystem):
         self._cancel(ids, "--batch", f"--signal={name}")
 
     def end(self, ids: Sequence[str]) -> None:
-        """Have slurmctld end jobs: nobody is left to pass a signal on where a slurmstepd has died."""
+        """Ask slurmctld to end jobs, because where a slurmstepd has died nobody passes a signal on."""
         # steps are signalled by slurmctld anyhow
         if jobs := [job_id for job_id in ids if not steps.is_step(job_id)]:
             self._cancel(jobs)
@@ -236,7 +236,7 @@ class SlurmSystem(BatchSystem):
         return [*words, *argv]
 
     def stream(self, job_id: str, argv: Sequence[str]) -> Sequence[str]:
-        """As :meth:`beside`, with streams of bytes.
+        """Like :meth:`beside`, with streams of bytes.
 
         srun passes on whole lines alone, unless it is unbuffered, by a terminal on the node. That
         is made to change nothing before anything is said through it.
@@ -283,7 +283,7 @@ class SlurmSystem(BatchSystem):
         return self._setting("ClusterName", r"[\w-]+") or "default"
 
     def settings(self) -> str:
-        """What ``scontrol show config`` says."""
+        """Output of ``scontrol show config``."""
         return self._answer("scontrol", "show", "config")
 
     def _setting(self, name: str, form: str) -> str | None:
@@ -354,7 +354,7 @@ def _environment(conf: str | None) -> Mapping[str, str]:
 
 
 def _words(done: Done) -> str:
-    """What a command says, without the names of its own functions."""
+    """Message of a command, without the names of its own functions."""
     lines = [re.sub(r"^\w+: (error: )?", "", line) for line in done.errors.splitlines()]
     return "; ".join(dict.fromkeys(filter(None, lines))) or f"exit code {done.code}"
 

@@ -148,7 +148,7 @@ class Router:
             log.debug("%s", error)
 
     def _probe(self, link: AgentLink, other: AgentLink | None) -> None:
-        """Have a host dial this program, and another host.
+        """Make a host dial this program, and another host.
 
         Raises:
             BackendUnavailableError: it is not connected, or gives no answer.

@@ -139,7 +139,7 @@ class Block(OwnedObject):
     # -- the end of the owner
 
     def request_flush(self) -> None:
-        """Have holders without a copy get one: the owner is about to end."""
+        """Ask holders without a copy to fetch one: the owner is about to end."""
         with self.lock:
             self._hurries = True
             for peer in self._references.peers(0):

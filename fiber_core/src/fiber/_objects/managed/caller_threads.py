@@ -36,7 +36,7 @@ class _CallerThread:
 
 
 class CallerThreads:
-    """One thread for each caller: its calls run in order, those of different callers in parallel.
+    """Threads that run calls, one for each caller: calls of one caller run in order, others in parallel.
 
     A caller is a thread of any process, so that locks which know their holder by its thread work;
     or the asynchronous calls of one process to one object. The thread ends when the caller's

@@ -64,7 +64,7 @@ class NewReferent:
 
 
 class Referent(OwnedObject):
-    """One managed object at its owner.
+    """Managed object at its owner.
 
     Args:
         store: store of the owner's process.

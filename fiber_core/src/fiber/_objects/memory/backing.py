@@ -62,7 +62,7 @@ Folder: TypeAlias = Callable[[], Path]
 
 @values.frozen
 class Location:
-    """Where processes of the same host find memory."""
+    """Location by which processes of the same host find memory."""
 
     #: its name, and the process that has it open
     name: str

@@ -33,7 +33,7 @@ _ADDRESSES = "zZO"
 
 @values.frozen
 class Field:
-    """One field of a structure or union."""
+    """Field of a structure or union."""
 
     name: str
     ctype: CType

@@ -285,7 +285,7 @@ class Channel(OwnedObject):
     # -- the end of the owner
 
     def request_flush(self) -> None:
-        """Have readers report at once what they hand out: the owner is about to end."""
+        """Ask readers to report at once what they have handed out: the owner is about to end."""
         with self.lock:
             for direction, state in enumerate(self.states):
                 for reader in state.readers:

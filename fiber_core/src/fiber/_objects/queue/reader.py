@@ -237,7 +237,7 @@ class RemoteReader:
             self._lock.acquire()
 
     def _request_standing(self) -> None:
-        """Where a descriptor is to report of items: have a request at the owner."""
+        """Send a request to the owner if a descriptor is to become readable with the next item."""
         with self._lock:
             idle = self._request is None and not self._is_ready and not self._waiting
             idle = idle and not self._is_notified

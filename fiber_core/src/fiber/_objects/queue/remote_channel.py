@@ -128,7 +128,7 @@ class RemoteWriter:
             self._remote.deliver()
 
     def abandon(self) -> None:
-        """Let the end of this process wait for nothing that was put."""
+        """Do not wait at this process's end for items that were put."""
         self.is_abandoned = True
 
     # -- messages of the owner

@@ -82,7 +82,7 @@ class CreditWindow:
         return 0 if self.max_bytes and in_bytes >= self.max_bytes else None
 
     def admit(self, size: int, in_bytes: int) -> tuple[list[Item], Commands]:
-        """Let waiting offers in, in order: their items, and what their writers are answered."""
+        """Admit waiting offers in order; returns their items, and the answers to their writers."""
         admitted: list[Item] = []
         out: Commands = []
         while self.waiting:

@@ -55,7 +55,7 @@ class BarrierState:
         return 0 if self._action else len(self._queue)
 
     def state(self) -> tuple[bool, int]:
-        """Whether it is broken; number of waiting parties."""
+        """Return whether the barrier is broken, and the number of waiting parties."""
         return self.is_broken, self.waiting
 
     def arrive(self, request: Request, *, has_action: bool) -> Answers:
@@ -134,7 +134,7 @@ class BarrierState:
     # -- inside
 
     def _open(self) -> Answers:
-        """Let all waiting parties pass."""
+        """Release all waiting parties."""
         self._action = 0
         out = [
             Answer(request, Status.OK, place) for place, request in enumerate(self._queue.clear())
@@ -149,7 +149,7 @@ class BarrierState:
         return [Answer(request, Status.BROKEN) for request in self._queue.clear()]
 
     def _admit_next_round(self) -> Answers:
-        """Let the requests that came during the action arrive."""
+        """Admit the requests that came during the action."""
         early, self._next_round = self._next_round, []
         out: Answers = []
         for request, has_action in early:
@@ -158,7 +158,7 @@ class BarrierState:
 
 
 class PeersBarrierState:
-    """What processes that do not map the memory of a shared barrier have of it.
+    """Owner side of a barrier in shared memory, for processes that do not map it.
 
     Args:
         shared: the barrier.
@@ -183,7 +183,7 @@ class PeersBarrierState:
         return len(self._arrivals)
 
     def state(self) -> tuple[bool, int]:
-        """Whether it is broken; number of waiting parties, of all processes."""
+        """Return whether the barrier is broken, and the number of waiting parties of all processes."""
         return self._shared.state()
 
     def arrive(self, request: Request, *, has_action: bool) -> Answers:
@@ -315,7 +315,7 @@ class OwnedBarrier(OwnedWaitable):
             self.deliver_answers(self._barrier.abort())
 
     def state(self) -> tuple[bool, int]:
-        """Whether it is broken; number of waiting parties."""
+        """Return whether the barrier is broken, and the number of waiting parties."""
         return self._barrier.state()
 
     def _rollback(self, answer: Answer) -> Answers:
@@ -373,7 +373,7 @@ class RemoteBarrier(RemoteWaitable):
         self.request(Op.ABORT)
 
     def state(self) -> tuple[bool, int]:
-        """Whether it is broken; number of waiting parties."""
+        """Return whether the barrier is broken, and the number of waiting parties."""
         reply = self.request(Op.VALUE)
         return reply.status is Status.BROKEN, reply.value
 

@@ -76,7 +76,7 @@ class ConditionState:
 
 
 class PeersConditionState:
-    """What processes that do not map the memory of a shared condition have of it.
+    """Owner side of a condition in shared memory, for processes that do not map it.
 
     Args:
         shared: the condition.

@@ -73,7 +73,7 @@ class EventState:
 
 
 class PeersEventState(EventState):
-    """What processes that do not map the memory of a shared event have of it.
+    """Owner side of an event in shared memory, for processes that do not map it.
 
     Args:
         shared: the event.

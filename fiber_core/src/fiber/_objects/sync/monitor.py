@@ -324,7 +324,7 @@ class Monitored(SharedState):
         self._unlock(self._mutex)
 
     def _refuse(self, error: Callable[[], BaseException]) -> None:
-        """Have all uses raise an error from now on: the owner is lost."""
+        """Make all uses raise an error from now on: the owner is lost."""
         self._lost = error
         self._try_lock = self._refused
 

@@ -91,7 +91,7 @@ class OwnedWaitable(OwnedObject):
 
     @property
     def where(self) -> Place | None:
-        """Where other processes find the state; None where it is not in shared memory."""
+        """Place at which other processes find the state; None where it is not in shared memory."""
         if self._allocation is None:
             return None
         location = self._allocation.arena.location

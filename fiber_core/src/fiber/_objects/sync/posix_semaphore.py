@@ -60,7 +60,7 @@ class Semaphore:
         self._post(self._reference)
 
     def freeze(self) -> None:
-        """Have ``SemLock.release`` fail, whatever the value, until :meth:`thaw`; ``acquire`` works on."""
+        """Make ``SemLock.release`` fail, whatever the value, until :meth:`thaw`; ``acquire`` continues to work."""
         self._change(_OR)
 
     def thaw(self) -> None:

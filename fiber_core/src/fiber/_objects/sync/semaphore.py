@@ -207,7 +207,7 @@ class SemaphoreState:
 
 
 class PeersSemaphoreState(SemaphoreState):
-    """What processes that do not map the memory of a shared semaphore have of it.
+    """Owner side of a semaphore in shared memory, for processes that do not map it.
 
     The owner acquires for them. They wait in order; a thread of the owner waits with the others.
 

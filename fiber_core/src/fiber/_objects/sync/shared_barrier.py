@@ -43,7 +43,7 @@ _ENDS_MASK = 2**60 - 1
 
 @values.define(eq=False)
 class Arrival:
-    """One party at a barrier."""
+    """Party at a barrier."""
 
     #: True where this party could run the action as the last to arrive
     has_action: bool
@@ -122,7 +122,7 @@ class SharedBarrier(Monitored):
         self._inside(self._break)
 
     def state(self) -> tuple[bool, int]:
-        """Whether it is broken; number of waiting parties."""
+        """Return whether the barrier is broken, and the number of waiting parties."""
         self.check()
         words = self._words
         return bool(words[_IS_BROKEN]), 0 if words[_ACTION] else words[_ARRIVED]
@@ -211,11 +211,11 @@ class SharedBarrier(Monitored):
             words[_ARRIVED] -= not (arrival.is_early or words[_ACTION])
 
     def _open(self) -> None:
-        """Let all waiting parties pass."""
+        """Release all waiting parties."""
         self._end_round(is_broken_now=False, is_broken=bool(self._words[_IS_LATE]))
 
     def _break(self, *, is_broken: bool = True) -> None:
-        """Let all waiting parties know that it is broken, and stay so, or not."""
+        """Report to all waiting parties that the barrier is broken, for good or not."""
         self._end_round(is_broken_now=True, is_broken=is_broken)
 
     # the parties of a round in which a process died, or was interrupted, can only be told that it is broken

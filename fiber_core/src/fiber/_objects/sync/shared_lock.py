@@ -92,7 +92,7 @@ def size_of(count: int) -> int:
 
 
 class _Hold(LocalHold):
-    """What this process has of a lock, as the lock knows it."""
+    """Hold of this process on a lock, by its seat."""
 
     def __init__(self, kind_name: str, *, recursive: bool, lock: SharedLock) -> None:
         self._lock = lock
@@ -110,7 +110,7 @@ class _Hold(LocalHold):
 
     @property
     def depth(self) -> int:
-        """How often its thread has acquired a recursive lock."""
+        """Number of times that its thread has acquired a recursive lock."""
         return self._lock.depth()
 
     @depth.setter
@@ -338,7 +338,7 @@ class SharedLock(SharedPermits):
                 self._known_at(at).freeze()
 
     def _thaw(self) -> None:
-        """Have this process use the quick way again, unless there is something to see here."""
+        """Unfreeze this process's seat, unless there is something for which it has to enter the monitor."""
         words = self._words
         if self._seat != _COMMON and not (words[WAITERS] or words[REPORT]):
             self._known_at(self._seat).thaw()
@@ -358,7 +358,7 @@ class SharedLock(SharedPermits):
         return True
 
     def _reset(self) -> None:
-        """Have nothing: another process released what this one had."""
+        """Forget the permit: another process has released it."""
         self.set_depth(0)
         self._permit = self._permit_at.opened()
         self._bind(self._user, self._permit)
@@ -395,7 +395,7 @@ class SharedLock(SharedPermits):
             self._report_death(shared_semaphore.description_of(identity, self._host))
 
     def _report_death(self, text: str) -> None:
-        """Have a death reported to the next acquirer, who must not come by the quick way."""
+        """Report a death to the next acquirer, whose seat is frozen so that it enters the monitor."""
         super()._report_death(text)
         self._freeze()
 
@@ -406,7 +406,7 @@ class SharedLock(SharedPermits):
         return self._words[at] != NOBODY and shared_semaphore.is_dead(self._words[at])
 
     def _empty(self, at: int) -> None:
-        """Have nobody sit there."""
+        """Free a seat."""
         self._words[at] = 0
         if at == _COMMON:
             self._known_at(at).make(FROZEN)
@@ -585,7 +585,7 @@ def _is_of_semaphore(error: BaseException) -> bool:
 
 
 def _closed(refuse: Callable[[], object]) -> SimpleNamespace:
-    """What stands for the SemLocks of a lock that must not be used: an error."""
+    """Stand-in for the SemLocks of a lock that must not be used: raises an error."""
     return SimpleNamespace(
         acquire=lambda *_: False, release=refuse, _is_mine=lambda: False, _count=lambda: 0
     )
@@ -619,7 +619,7 @@ def make(
 
 
 def find(memory: mmap.mmap, begin: int, kind: Kind, *, host: str) -> SharedPermits:
-    """What another process has made there, as this one uses it."""
+    """Attach to a lock or semaphore that another process has made."""
     identity = shared_semaphore.own_identity()
     is_seated = shared_semaphore.head_of(memory, begin)[OPTIONS] & SEATED
     found = SharedLock if is_seated else SharedSemaphore

@@ -129,12 +129,12 @@ def _place_of(_pid: int) -> str:
 
 
 def description_of(identity: int, host: str) -> str:
-    """What users are told of a process."""
+    """Description of a process for messages to users."""
     return f"process {(identity & ~FOR_OTHERS) >> _START_BITS} on {host}"
 
 
 def options_of(state: SemaphoreState) -> int:
-    """What a state wants to be done about deaths, as a word."""
+    """Policy of a state about deaths, as bits of one word."""
     return (
         state.recover * _RECOVER
         | state.report_deaths * REPORT_DEATHS
@@ -156,7 +156,7 @@ class SharedHold(LocalHold):
 
 
 class SharedPermits(HoldMixin, Monitored):
-    """What locks and semaphores in shared memory have in common; a base class.
+    """Base class of locks and semaphores in shared memory.
 
     Args:
         memory: shared memory, mapped.
@@ -234,7 +234,7 @@ class SharedPermits(HoldMixin, Monitored):
         return outcome
 
     def _told(self, outcome: Outcome) -> bool:
-        """Tell the user of a death; True where a permit was acquired."""
+        """Report a death to the user, as a warning or an error; True where a permit was acquired."""
         if outcome[1]:
             self.warn(outcome[0], outcome[1])
         return outcome[0] is not Status.REFUSED
@@ -269,11 +269,11 @@ class SharedPermits(HoldMixin, Monitored):
             self.release()
 
     def report_again(self, text: str) -> None:
-        """Have a death reported that was reported to somebody who gave up."""
+        """Report a death again, whose acquirer gave up before it saw the report."""
         self._inside(functools.partial(self._report_death, text))
 
     def _report_death(self, text: str) -> None:
-        """Have a death reported to the next acquirer."""
+        """Report a death to the next acquirer."""
         known = bytes(self._report[: self._words[REPORT]])
         new = text.encode()
         if new in known:

@@ -85,7 +85,7 @@ class Record:
 
     @property
     def liveness(self) -> Liveness:
-        """Whether the process that runs the ring (foreground or detached) is alive."""
+        """True while the process that runs the ring (in the foreground or detached) is alive."""
         return liveness_of(self.path)
 
     @property

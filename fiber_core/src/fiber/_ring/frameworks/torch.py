@@ -162,7 +162,7 @@ class _StoreServer:
 
 
 class _SharedByName:
-    """What clients of one name share: a store, and the state of a rendezvous."""
+    """Store, and state of a rendezvous, that clients of one name share."""
 
     def __init__(self) -> None:
         self.state = VersionedState()

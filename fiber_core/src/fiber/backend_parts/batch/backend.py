@@ -266,7 +266,7 @@ class BatchBackend(Backend):
     # -- the platform -------------------------------------------------------------------------
 
     def capacity(self) -> Capacity:
-        """What the batch system has for jobs."""
+        """Capacity of the batch system."""
         return self._system.capacity()
 
     def reach(self, job: Job) -> Reach:
@@ -605,7 +605,7 @@ class BatchBackend(Backend):
         return None
 
     def _is_due(self, one: _Tracked, now: float) -> bool:
-        """Whether it is to be killed now; notes that it is."""
+        """Return True where a job is to be killed now, and note that it was."""
         if one.job.id not in self._tracked or one.told is None or now < one.told.kill_at:
             return False
         if one.urged_at and now - one.urged_at < self._timing.kill_again:
@@ -681,7 +681,7 @@ class BatchBackend(Backend):
     # -- sweeps and checks --------------------------------------------------------------------
 
     def _silent(self, folders: Sequence[RunFolder]) -> Sequence[RunFolder]:
-        """Those whose program renewed nothing while they were watched."""
+        """Folders whose program renewed nothing while they were watched."""
         if not folders:
             return []
         timing = self._timing
@@ -707,7 +707,7 @@ class BatchBackend(Backend):
 
 
 def _kind(spec: JobSpec) -> Any:
-    """What jobs must have in common to be submitted together."""
+    """Key of a job; jobs with the same key are submitted together."""
     resources = spec.resources
     return (
         spec.run_id,

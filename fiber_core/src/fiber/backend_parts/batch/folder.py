@@ -39,7 +39,7 @@ _FOLDERS = ("jobs", "logs", "marks", "private")
 
 @values.frozen
 class Ended:
-    """How a program ended, as it was seen on its node."""
+    """End of a program, as it was seen on its node."""
 
     #: exit code, or minus the number of the signal
     code: int
@@ -215,7 +215,7 @@ class RunFolder:
     # -- everybody
 
     def exists(self) -> bool:
-        """Whether the folder is there."""
+        """True if the folder exists."""
         return self.path.is_dir()
 
     def log(self, key: str) -> Path:
@@ -254,7 +254,7 @@ class RunFolder:
         return Mark(host=host, pid=pid, port=port, ended=ended)
 
     def liveness(self) -> Liveness:
-        """Whether the program lives, as far as this host can prove it."""
+        """Liveness of the program, as far as this host can prove it."""
         return liveness_of(self.path)
 
     def renewed(self) -> str:

@@ -77,7 +77,7 @@ class Guard:
             self._say(json.dumps(self._orders).encode() + b"\n")
 
     def keep(self) -> None:
-        """Have it keep the folder: a job that outlives the program is in it."""
+        """Tell the guard to keep the folder, which a job needs that outlives the program."""
         self.start()
         with self._lock:
             self._say(_KEEP)
@@ -95,7 +95,7 @@ class Guard:
             process.wait()
 
     def leave(self) -> None:
-        """Have it run its commands, as after the end of this program, and do not wait."""
+        """Make the guard run its commands, as after the end of this program, and do not wait."""
         with self._lock:
             process = self._process
             if process is not None and process.stdin is not None and os.getpid() == self._owner:

@@ -1,4 +1,4 @@
-"""One question for all jobs at a bounded pace, for platforms that tell nobody of events."""
+"""Poller: one query for all jobs at a bounded rate, for platforms that send no events."""
 
 from __future__ import annotations
 

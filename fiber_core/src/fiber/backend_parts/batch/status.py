@@ -16,7 +16,7 @@ _BY_SHELLS = 128
 
 @values.frozen(kw_only=True)
 class Told:
-    """What a job was told by this program to end."""
+    """Request of this program that a job end."""
 
     #: the last signal that it was sent
     signum: int
@@ -62,7 +62,7 @@ def live_status(row: Row | None, mark: Mark, grace: float | None, notice: float 
 
 
 def needs_word(ended: Ended, told: Told | None) -> bool:
-    """Whether the system may know better why a program ended: a signal came, and not from here."""
+    """True where the system may know why a program ended: a signal ended it that this program did not send."""
     if told is not None:
         return False
     return ended.code < 0 or ended.code - _BY_SHELLS in {signal.SIGTERM, signal.SIGKILL}

@@ -1,4 +1,4 @@
-"""What a backend has to know of one batch system: :class:`BatchSystem`, and the values it speaks in."""
+"""Interface of a batch system: :class:`BatchSystem`, and its values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 class Phase(enum.Enum):
-    """Where a job is, as its batch system sees it."""
+    """Phase of a job, as its batch system sees it."""
 
     #: in the queue
     WAITING = "waiting"
@@ -39,7 +39,7 @@ class Phase(enum.Enum):
 
 @values.frozen(kw_only=True)
 class Row:
-    """What a batch system says of one job."""
+    """Row of a batch system's list of jobs."""
 
     #: the job's id
     id: str
@@ -74,12 +74,12 @@ class Batch:
 
     @property
     def spec(self) -> JobSpec:
-        """One of them, for what they have in common."""
+        """Spec of one of the jobs, for what they have in common."""
         return self.specs[0]
 
 
 class BatchSystem(abc.ABC):
-    """One batch system, asked by its commands; thread-safe.
+    """Batch system, used by its commands; thread-safe.
 
     A job is known by the id that :meth:`submit` returns. Where the system cannot be asked, all
     methods raise :class:`~fiber.exceptions.BackendUnavailableError`.
@@ -107,7 +107,7 @@ class BatchSystem(abc.ABC):
 
     @abc.abstractmethod
     def rows(self) -> Sequence[Row]:
-        """What the system says of all jobs of this user that Fiber submitted; one question."""
+        """List all jobs of this user that Fiber submitted, with one query."""
 
     @abc.abstractmethod
     def signal(self, ids: Sequence[str], signum: int) -> None:
@@ -141,7 +141,7 @@ class BatchSystem(abc.ABC):
         raise CapabilityError(self.title, "exec", "exec")
 
     def stream(self, job_id: str, argv: Sequence[str]) -> Sequence[str]:
-        """As :meth:`beside`, but bytes of the streams arrive unchanged and at once.
+        """Like :meth:`beside`, but bytes of the streams arrive unchanged and at once.
 
         It writes ``READY`` before anything else once they do.
         """

@@ -72,7 +72,7 @@ class Faults(Programs):
         assert states == [JobState.RUNNING, JobState.FAILED, JobState.RUNNING]
 
     def _killed(self, kit: Driver, sees: Witness, job: Job) -> JobStatus:
-        """Have the witness kill a job; returns its terminal status."""
+        """Make the witness kill a job; returns its terminal status."""
         sees.kill(job)
         try:
             return kit.end(job)

@@ -37,7 +37,7 @@ class EngineError(BackendError):
 
 
 class Engine:
-    """One program that builds images.
+    """Program that builds images.
 
     Args:
         name: its name.
