@@ -256,14 +256,14 @@ def test_signals_are_as_before_afterwards_and_one_that_is_ignored_stays_so(backe
 
 def test_ctrl_c_during_a_submission_is_told_once_that_is_done(backend):
     watcher = Watcher(backend)
-    with watcher.signals(patience=30):
+    with watcher.signals(grace=30):
         signal.raise_signal(signal.SIGINT)
         watcher.queue_signals()
         assert watcher.get(until=soon()) == signal.SIGINT
 
 
 @pytest.mark.parametrize(
-    "numbers, patience",
+    "numbers, grace",
     [
         ([signal.SIGINT], 0.01),
         ([signal.SIGINT, signal.SIGINT], 30),
@@ -271,9 +271,9 @@ def test_ctrl_c_during_a_submission_is_told_once_that_is_done(backend):
     ],
     ids=["Ctrl-C, after a while", "the second", "any other"],
 )
-def test_a_submission_that_goes_on_is_ended_by(numbers, patience, backend):
+def test_a_submission_that_goes_on_is_ended_by(numbers, grace, backend):
     watcher = Watcher(backend)
-    with pytest.raises(Interrupted), watcher.signals(patience):
+    with pytest.raises(Interrupted), watcher.signals(grace):
         for number in numbers:
             signal.raise_signal(number)
         watcher.get(until=soon())

@@ -148,7 +148,7 @@ class _RemoteJob:
     #: timer while a report is kept back until the platform says why a signal ended processes
     reason_timer: Timer | None = None
     #: processes whose end was told
-    told: set[int] = values.field(factory=set)
+    reported_ends: set[int] = values.field(factory=set)
     sent_signals: set[int] = values.field(factory=set)
     #: signals that could not be sent: no connection
     unsent: list[messages.Signal] = values.field(factory=list)
@@ -360,7 +360,7 @@ class RemoteJobMonitor:
         assert remote.reported is not None
         ended = remote.platform is not None and remote.platform.state.is_terminal
         strange = status_merge.unexplained(remote.reported, sent_signals=remote.sent_signals)
-        if ended or remote.why is not None or strange <= remote.told:
+        if ended or remote.why is not None or strange <= remote.reported_ends:
             return False
         remote.reason_timer = self._runtime.reactor.call_later(
             self._timing.platform_reason, lambda: self._tell_unexplained(remote)
@@ -382,7 +382,7 @@ class RemoteJobMonitor:
             status = status_merge.merge_running(status, platform)
         elif platform is not None:
             status = status_merge.with_host(status, platform.host)
-        remote.told.update(p.index for p in reported.processes if p.state.is_terminal)
+        remote.reported_ends.update(p.index for p in reported.processes if p.state.is_terminal)
         return status_merge.explain(status, remote.why, sent_signals=remote.sent_signals)
 
     def _on_refused(self, ident: str, why: str) -> bool:

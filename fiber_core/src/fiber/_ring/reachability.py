@@ -166,12 +166,12 @@ class _Dial:
     got: bytes = b""
 
 
-def probe(targets: Iterable[ProbeTarget], patience: float, rest: float) -> ProbeResult:
+def probe(targets: Iterable[ProbeTarget], timeout: float, rest: float) -> ProbeResult:
     """Dial all addresses of all targets, many at once.
 
     Args:
         targets: members to dial.
-        patience: seconds for the whole probe.
+        timeout: seconds for the whole probe.
         rest: seconds for further answers, once an address of each target has answered.
     """
     targets = list(targets)
@@ -185,7 +185,7 @@ def probe(targets: Iterable[ProbeTarget], patience: float, rest: float) -> Probe
     ]
     answered: dict[int | str, list[str]] = {target.index: [] for target in targets}
     failures: dict[int | str, str] = {}
-    is_enough, end = False, time.monotonic() + patience
+    is_enough, end = False, time.monotonic() + timeout
     with selectors.DefaultSelector() as selector:
         while (waiting or selector.get_map()) and time.monotonic() < end:
             while waiting and len(selector.get_map()) < _MAX_CONNECTIONS:
@@ -208,7 +208,7 @@ def probe(targets: Iterable[ProbeTarget], patience: float, rest: float) -> Probe
                 is_enough, end = True, min(end, time.monotonic() + rest)
         for key in list(selector.get_map().values()):
             dial = key.data
-            failures.setdefault(dial.target.index, f"{dial.ip}: no answer within {patience:g} s")
+            failures.setdefault(dial.target.index, f"{dial.ip}: no answer within {timeout:g} s")
             dial.socket.close()
     order = {target.index: target.ips for target in targets}
     return ProbeResult(

@@ -79,9 +79,9 @@ def of_group(group: WorkerGroup) -> PoolStatus:
     """Return the status of one group of workers."""
     tasks, outlook = group.dispatcher.look(), group.manager.outlook()
     # numbers of processes elsewhere, or in containers, mean others here: these tell themselves
-    told = None if group.is_here else group.dispatcher.ask_memory(group.timing.memory_look)
+    reported = None if group.is_here else group.dispatcher.ask_memory(group.timing.memory_look)
     workers = tuple(
-        _of_worker(one, tasks.held.get(one.ident, HeldTasks()), group.timing.slow_task, told)
+        _of_worker(one, tasks.held.get(one.ident, HeldTasks()), group.timing.slow_task, reported)
         for one in group.records()
     )
     names = {one.ident: one.name for one in group.records()} if tasks.errors else {}
@@ -107,7 +107,7 @@ def _of_worker(
     record: WorkerRecord,
     held: HeldTasks,
     slow: float,
-    told: Mapping[str, int | None] | None = None,
+    reported: Mapping[str, int | None] | None = None,
 ) -> WorkerStatus:
     child, status = record.child, record.child.status
     process = child.process_status(record.index)
@@ -122,7 +122,7 @@ def _of_worker(
     else:
         state = "busy" if held.items else "idle"
     pid = None if process is None else process.pid
-    here = None if pid is None or told is not None else resident(pid)
+    here = None if pid is None or reported is not None else resident(pid)
     said = status.message if status is not None and state in {"suspended", "waiting"} else ""
     return WorkerStatus(
         name=record.name,
@@ -139,7 +139,7 @@ def _of_worker(
         lately=_rounded(held.lately.seconds),
         others=_rounded(held.lately.others),
         job=_job_of(child),
-        memory=here if told is None else told.get(record.ident),
+        memory=here if reported is None else reported.get(record.ident),
     )
 
 
@@ -188,16 +188,16 @@ class Asker:
 
     Args:
         folder: the run's.
-        patience: seconds to wait for an answer.
+        timeout: seconds to wait for an answer.
 
     Raises:
         FiberError: nobody answers there.
     """
 
-    def __init__(self, folder: Path, patience: float) -> None:
+    def __init__(self, folder: Path, timeout: float) -> None:
         self._run = folder.name
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(patience)
+        self._socket.settimeout(timeout)
         try:
             self._socket.connect(str(folder / NAME))
         except OSError as error:

@@ -108,7 +108,7 @@ class _Runs:
         ]
         if waits and not here:
             self._remote.wait()
-        return [*here, *(self._there(one) for one in self._told() if one.id not in found)]
+        return [*here, *(self._there(one) for one in self._remote_answers() if one.id not in found)]
 
     def why(self) -> str:
         """Why none of those that are meant can be shown."""
@@ -120,7 +120,7 @@ class _Runs:
             "'fiber top --once' lists those that do"
         )
 
-    def _told(self) -> Iterator[Answer]:
+    def _remote_answers(self) -> Iterator[Answer]:
         from fiber.cli.runs import is_meant
 
         for one in self._remote.answers():
@@ -132,8 +132,8 @@ class _Runs:
 
         return _run(found.id, found.description, lambda: Asker(found.folder, self._timing.connect))
 
-    def _there(self, told: Answer) -> Run:
-        return _run(told.id, told.description, lambda: self._remote.connect(told))
+    def _there(self, answer: Answer) -> Run:
+        return _run(answer.id, answer.description, lambda: self._remote.connect(answer))
 
 
 def _run(ident: str, described: dict[str, Any], connect: Callable[[], Connection]) -> Run:

@@ -87,13 +87,13 @@ def _causes(listed: Iterable[Listed]) -> Iterator[str]:
     """
     from fiber.model import JobState, ReasonKind
 
-    told = {None, ReasonKind.EXIT, ReasonKind.SIGNAL}
+    plain = {None, ReasonKind.EXIT, ReasonKind.SIGNAL}
     jobs: dict[tuple[tuple[str, str], str], list[str]] = {}
     for item in listed:
         status = item.status
         kind = None if status.reason is None else status.reason.kind
         words = " ".join(status.message.split())
-        failed = status.state is JobState.FAILED and kind not in told
+        failed = status.state is JobState.FAILED and kind not in plain
         if words and (failed or status.state is JobState.PENDING):
             one_or_more = _FAILED if failed else _STARTING if status.is_starting else _WAITING
             jobs.setdefault((one_or_more, words), []).append(item.job.id)

@@ -176,14 +176,14 @@ class JobConnection:
         run: the run.
         words: the command, with its way there.
         environ: its environment here.
-        patience: seconds for which an answer may take.
+        timeout: seconds for which an answer may take.
     """
 
     def __init__(
-        self, run: str, words: Sequence[str], environ: Mapping[str, str], patience: float
+        self, run: str, words: Sequence[str], environ: Mapping[str, str], timeout: float
     ) -> None:
         self._run = run
-        self._patience = patience
+        self._timeout = timeout
         self._rest = b""
         self._process = subprocess.Popen(
             words,
@@ -221,7 +221,7 @@ class JobConnection:
     def _next(self) -> dict[str, Any]:
         """The next line that is an answer; a shell there may print what it likes."""
         assert self._process.stdout is not None
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self._timeout
         while True:
             line, is_whole, rest = self._rest.partition(b"\n")
             if is_whole:
@@ -402,16 +402,16 @@ def _environ(session: Session) -> dict[str, str]:
     return {**os.environ, **config.to_environ(), **settings}
 
 
-def answer_requests(look: Callable[[], Iterable[dict[str, Any]]], patience: float) -> None:
+def answer_requests(look: Callable[[], Iterable[dict[str, Any]]], timeout: float) -> None:
     """Answer requests on standard input, until that ends or nobody asks for a while.
 
     Args:
         look: returns what there is, for an empty line.
-        patience: seconds for which nobody may ask: not every way to a job tells of its end.
+        timeout: seconds for which nobody may ask: not every way to a job tells of its end.
     """
     rest = b""
     with contextlib.closing(_Relay()) as relay:
-        while select.select([sys.stdin], [], [], patience)[0]:
+        while select.select([sys.stdin], [], [], timeout)[0]:
             asked = os.read(sys.stdin.fileno(), 4096)
             if not asked:
                 return

@@ -78,12 +78,12 @@ def command(run: str, everything: bool, pid: tuple[int, ...], as_json: bool) -> 
             note(f"process {one.pid} does not answer: it is {_state(one.pid)}")
 
 
-def read_stacks(processes: Iterable[Stacks], patience: float) -> None:
+def read_stacks(processes: Iterable[Stacks], timeout: float) -> None:
     """Ask processes for their stacks and read what they write.
 
     Args:
         processes: they are given their text.
-        patience: seconds to wait for all of them.
+        timeout: seconds to wait for all of them.
     """
     from fiber._runtime.stacks import SIGNAL
 
@@ -95,7 +95,7 @@ def read_stacks(processes: Iterable[Stacks], patience: float) -> None:
             # it has ended
             continue
         asked.append(one)
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     while any(one.is_open for one in asked) and time.monotonic() < deadline:
         # no event tells that a file grows, on every system
         time.sleep(0.02)

@@ -88,9 +88,9 @@ def command(
     timing = Timing()
     # what is asked once may wait for a busy program, what is shown again and again may not
     is_live = not (once or as_json or answer)
-    patience = timing.parent_answer if is_live else timing.connect
+    timeout = timing.parent_answer if is_live else timing.connect
     if answer:
-        with contextlib.closing(Board(run, patience)) as board:
+        with contextlib.closing(Board(run, timeout)) as board:
             answer_requests(board.answer, timing.idle_thread)
         return
     session = None if backend is None else Session.load(backend)
@@ -98,7 +98,7 @@ def command(
         session.require("exec", "fiber top --backend")
     run = run_meant(run, backend)
     remote = RemoteRuns(loaded_plugins(), session, timing)
-    with contextlib.closing(remote), contextlib.closing(Board(run, patience, remote)) as board:
+    with contextlib.closing(remote), contextlib.closing(Board(run, timeout, remote)) as board:
         board.look(waits=not is_live)
         if as_json:
             show.as_json(board.data())
@@ -132,15 +132,15 @@ class Board:
 
     Args:
         word: beginning of the ids of the runs that are meant.
-        patience: seconds for which a run of this host may take to answer.
+        timeout: seconds for which a run of this host may take to answer.
         remote: runs elsewhere; None for those of this host alone.
     """
 
     def __init__(
-        self, word: str = "", patience: float = 1.0, remote: RemoteRuns | None = None
+        self, word: str = "", timeout: float = 1.0, remote: RemoteRuns | None = None
     ) -> None:
         self._word = word
-        self._patience = patience
+        self._timeout = timeout
         self._remote = remote
         self._runs: dict[str, _Watched] = {}
         #: by run and pool: when it was asked, and how many tasks were done
@@ -194,7 +194,7 @@ class Board:
         watched = self._runs.setdefault(ident, _Watched(run.description, outer=run.outer))
         try:
             if watched.asker is None:
-                watched.asker = Asker(run.folder, self._patience)
+                watched.asker = Asker(run.folder, self._timeout)
             self.take(ident, watched.asker.status(), time.monotonic())
         except FiberError:
             self._close(watched)

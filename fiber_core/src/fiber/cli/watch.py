@@ -34,7 +34,7 @@ class Watcher:
     def __init__(self, backend: Backend, *run_ids: str) -> None:
         self._backend = backend
         self._queues_signals = False
-        self._patience = 0.0
+        self._grace = 0.0
         #: True once there was a Ctrl-C that waits for queue_signals()
         self._is_interrupted = False
         # put() may be called by a signal handler, in the middle of get()
@@ -63,16 +63,16 @@ class Watcher:
         self._queue.put(text)
 
     @contextlib.contextmanager
-    def signals(self, patience: float = 0.0) -> Iterator[None]:
+    def signals(self, grace: float = 0.0) -> Iterator[None]:
         """Handle signals that end this process in the ``with`` block: they raise Interrupted.
 
         After :meth:`queue_signals` they are events instead.
 
         Args:
-            patience: seconds for which the first Ctrl-C waits for :meth:`queue_signals`: a job may
+            grace: seconds for which the first Ctrl-C waits for :meth:`queue_signals`: a job may
                 run, and have written to the terminal, before its submission has returned.
         """
-        self._patience = patience
+        self._grace = grace
         before = signal.signal(signal.SIGALRM, self._on_alarm)
         try:
             with ending_signals(self._on_signal):
@@ -90,9 +90,9 @@ class Watcher:
     def _on_signal(self, number: int) -> None:
         if self._queues_signals:
             self._queue.put(number)
-        elif number == signal.SIGINT and self._patience and not self._is_interrupted:
+        elif number == signal.SIGINT and self._grace and not self._is_interrupted:
             self._is_interrupted = True
-            signal.setitimer(signal.ITIMER_REAL, self._patience)
+            signal.setitimer(signal.ITIMER_REAL, self._grace)
         else:
             raise Interrupted(number)
 

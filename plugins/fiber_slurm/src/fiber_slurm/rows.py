@@ -34,7 +34,7 @@ _REASONS = {
     "REVOKED": ReasonKind.CANCELLED,
     "TIMEOUT": ReasonKind.TIME_LIMIT,
 }
-#: words of Slurm that say nothing, or what is told better by the exit code
+#: words of Slurm that say nothing, or what is message better by the exit code
 _EMPTY = {"", "None", "(null)", "NonZeroExitCode", "JobLaunchFailure", "RaisedSignal"}
 #: why a job that waits will never run
 NEVER = re.compile(
@@ -88,10 +88,10 @@ def _message(phase: Phase, state: str, why: str, kind: ReasonKind | None) -> str
     if phase is Phase.WAITING:
         return f"in the queue: {words}" if words else "in the queue"
     if phase is Phase.ENDED:
-        # where there is a reason, its name is told before this
+        # where there is a reason, its name stands before this message
         state = "" if kind is not None and kind.name == state else state
-        told = " ".join(filter(None, (state, f"({words})" if words and state else words)))
-        return f"Slurm: {told}" if told else "by Slurm"
+        message = " ".join(filter(None, (state, f"({words})" if words and state else words)))
+        return f"Slurm: {message}" if message else "by Slurm"
     return ""
 
 

@@ -261,8 +261,8 @@ def end_of(errors: str, code: int) -> End:
             return End(code=code, reason=Reason(kind), message=message)
     if code > 0 and not _STARTED.search(errors):
         lines = [re.sub(r"^\w+: (error: )?", "", line) for line in errors.splitlines()]
-        told = "; ".join(line for line in lines if "temporarily disabled" not in line)
-        return End(code=None, reason=Reason(ReasonKind.START), message=f"srun: {told}")
+        message = "; ".join(line for line in lines if "temporarily disabled" not in line)
+        return End(code=None, reason=Reason(ReasonKind.START), message=f"srun: {message}")
     return End(code=code)
 
 

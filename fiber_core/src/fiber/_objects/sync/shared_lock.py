@@ -205,7 +205,7 @@ class SharedLock(SharedPermits):
         """Acquire it through the monitor."""
         self.check()
         wait = block and (timeout is None or timeout > 0)
-        return self._told(self.wait_for_permit(timeout if wait else 0))
+        return self._acquired(self.wait_for_permit(timeout if wait else 0))
 
     def release_for_another(self) -> None:
         """Release it, which this process, or this thread, has not acquired."""

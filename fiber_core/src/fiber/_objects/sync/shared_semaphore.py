@@ -233,7 +233,7 @@ class SharedPermits(HoldMixin, Monitored):
             raise
         return outcome
 
-    def _told(self, outcome: Outcome) -> bool:
+    def _acquired(self, outcome: Outcome) -> bool:
         """Report a death to the user, as a warning or an error; True where a permit was acquired."""
         if outcome[1]:
             self.warn(outcome[0], outcome[1])
@@ -348,7 +348,7 @@ class SharedSemaphore(SharedPermits):
         if outcome is REFUSED:
             wait = block and (timeout is None or timeout > 0)
             outcome = self.wait_for_permit(timeout if wait else 0)
-        return self._told(outcome)
+        return self._acquired(outcome)
 
     def release(self) -> None:
         """Release a permit."""

@@ -28,13 +28,13 @@ class ControlServer:
         path: of the socket.
         handlers: function of each command, by its first word; the other words are its arguments,
             and its result is the answer.
-        patience: seconds for a client to send its command and to take the answer.
+        timeout: seconds for a client to send its command and to take the answer.
     """
 
     def __init__(
-        self, path: str, handlers: Mapping[str, Callable[..., Any]], patience: float
+        self, path: str, handlers: Mapping[str, Callable[..., Any]], timeout: float
     ) -> None:
-        self._path, self._handlers, self._patience = path, handlers, patience
+        self._path, self._handlers, self._timeout = path, handlers, timeout
         # one connection after another, for handlers return at once
         self._accepting = AcceptThread(
             private_listener(path), self._serve, name="fiber-ring-control"
@@ -47,7 +47,7 @@ class ControlServer:
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
-            connection.settimeout(self._patience)
+            connection.settimeout(self._timeout)
             command = connection.recv(_MAX_COMMAND).decode(errors="replace").strip()
             connection.sendall(json.dumps(self._answer(command)).encode())
 
@@ -62,13 +62,13 @@ class ControlServer:
             return {"error": str(error)}
 
 
-def request(path: str, command: str, patience: float) -> Any:
+def request(path: str, command: str, timeout: float) -> Any:
     """Send a command to the owner of a ring, and return its answer.
 
     Args:
         path: of the control socket.
         command: its name and arguments, with spaces between them.
-        patience: seconds for the answer.
+        timeout: seconds for the answer.
 
     Raises:
         FiberError: the owner does not answer, or refused the command.
@@ -76,7 +76,7 @@ def request(path: str, command: str, patience: float) -> Any:
     data = b""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(patience)
+            connection.settimeout(timeout)
             connection.connect(path)
             connection.sendall(command.encode() + b"\n")
             while piece := connection.recv(1 << 16):

@@ -143,9 +143,9 @@ class _Server(ThreadingHTTPServer):
     #: connections that wait to be accepted: the kernel lets others try again after a second
     request_queue_size = 128
 
-    def __init__(self, answer: Callable[[bytes], bytes], patience: float) -> None:
+    def __init__(self, answer: Callable[[bytes], bytes], timeout: float) -> None:
         self.answer = answer
-        self.patience = patience
+        self.timeout = timeout
         self._free = threading.Semaphore(_MAX_CONNECTIONS)
         super().__init__((LOOPBACK, 0), _Handler)
         self.socket.setblocking(True)
@@ -171,7 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def setup(self) -> None:
-        self.request.settimeout(self.server.patience)
+        self.request.settimeout(self.server.timeout)
         super().setup()
 
     def do_GET(self) -> None:

@@ -221,9 +221,9 @@ class _Dynamic(_Rendezvous):
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         run = self.get_run_id()
         #: seconds for another one's answer or message
-        self._patience: int = params.get_as_int("read_timeout", 60)
-        self._backend = _Backend(_connect(path, STATE, run), self._patience)
-        self._own_forwarder, store = _open_store(path, run, params, self._patience)
+        self._timeout: int = params.get_as_int("read_timeout", 60)
+        self._backend = _Backend(_connect(path, STATE, run), self._timeout)
+        self._own_forwarder, store = _open_store(path, run, params, self._timeout)
         #: torchruns of the round
         self._size = 0
         dynamic = _torch("distributed.elastic.rendezvous.dynamic_rendezvous")
@@ -264,7 +264,7 @@ class _Dynamic(_Rendezvous):
 
     def _have_all_come(self, store: Any) -> bool:
         """Wait for all torchruns of a round; False where they have to meet again."""
-        until = time.monotonic() + self._patience
+        until = time.monotonic() + self._timeout
         came = store.add(_CAME, 1)
         while came < self._size:
             if self.is_closed() or self.num_nodes_waiting() or time.monotonic() > until:
@@ -287,13 +287,13 @@ class _Backend:
 
     Args:
         connection: to the process of rank 0.
-        patience: seconds for an answer.
+        timeout: seconds for an answer.
     """
 
     name = NAME
 
-    def __init__(self, connection: Connection, patience: float) -> None:
-        self._connection, self._patience = connection, patience
+    def __init__(self, connection: Connection, timeout: float) -> None:
+        self._connection, self._timeout = connection, timeout
         #: torchruns that were connected at the last answer
         self.connected = 0
         self._lock = threading.Lock()
@@ -312,7 +312,7 @@ class _Backend:
         try:
             with self._lock:
                 self._connection.send_bytes(request_bytes)
-                if not self._connection.poll(self._patience):
+                if not self._connection.poll(self._timeout):
                     # else a late reply would be taken for that of the next request
                     self._connection.close()
                 answer = self._connection.recv_bytes()
@@ -331,7 +331,7 @@ def _connect(path: str, kind: str, name: str) -> Connection:
 
 
 def _open_store(
-    path: str, name: str, params: Any, patience: float | None = None
+    path: str, name: str, params: Any, timeout: float | None = None
 ) -> tuple[Forwarder, Any]:
     """Return a store, and the forwarder that the ranks of this torchrun use as well.
 
@@ -339,14 +339,14 @@ def _open_store(
         path: the member's socket.
         name: of the store.
         params: of the rendezvous.
-        patience: seconds that it waits for a key; those for all nodes to come by default.
+        timeout: seconds that it waits for a key; those for all nodes to come by default.
     """
     forwarder = Forwarder(functools.partial(_connect, path, STORE, name), _TIMING)
     store = _torch("distributed").TCPStore(
         LOOPBACK,
         forwarder.port,
         is_master=False,
-        timeout=dt.timedelta(seconds=patience or params.get_as_int("timeout", 600)),
+        timeout=dt.timedelta(seconds=timeout or params.get_as_int("timeout", 600)),
     )
     return forwarder, store
 

@@ -62,8 +62,8 @@ class Streams:
             said = str(error).encode()
         if said != READY:
             ours.close()
-            told = said.decode("utf-8", "replace") or "it ended"
-            msg = f"no stream into {job} can be opened by {self._title}: {told}"
+            reason = said.decode("utf-8", "replace") or "it ended"
+            msg = f"no stream into {job} can be opened by {self._title}: {reason}"
             raise BackendUnavailableError(msg)
         ours.setblocking(True)
         return ours
