@@ -269,9 +269,14 @@ class SharedLoop(Loop):
         if self._awake or self.is_current:
             return
         self._awake = True
-        with self._lock:
-            if self._wake_write >= 0:
-                wake(self._wake_write)
+        try:
+            with self._lock:
+                if self._wake_write >= 0:
+                    wake(self._wake_write)
+        except BaseException:
+            # interrupted, perhaps before it was written: the next call has to
+            self._awake = False
+            raise
 
     def _timeout(self) -> float | None:
         if self._soon:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fiber._objects.queue.descriptor_stream import DescriptorStream
     from fiber._objects.store import Store
     from fiber._wire.client import Client, PendingCall
+    from fiber._wire.reading import Action
 
 # not served: its refusal proves that all messages sent before have arrived
 _UNSERVED_TARGET = 2**64 - 1
@@ -112,6 +113,21 @@ class Owner:
             PeerLostError: it is lost.
         """
         self._connection().cast(target, segments)
+
+    def wait(
+        self,
+        look: Callable[[Message], Action | None],
+        is_over: Callable[[], bool],
+        timeout: float,
+    ) -> bool:
+        """Read in the handler thread's place, see :meth:`~fiber._wire.client.Client.wait`."""
+        client = self._client
+        return client is not None and client.wait(look, is_over, timeout)
+
+    def wake(self) -> None:
+        """Have the thread in :meth:`wait` look whether it is over."""
+        if self._client is not None:
+            self._client.wake()
 
     def on_notice(self, target: int, action: Callable[[Message], None]) -> None:
         """Run ``action`` with each notice about one of its objects, on the handler thread.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 
 from fiber._base import values
 from fiber._base.waits import in_turns
@@ -22,11 +23,25 @@ def _acquired_lock() -> threading.Lock:
     return wakeup
 
 
-def wait_for_wakeup(wakeup: threading.Lock, timeout: float | None) -> bool:
-    """Wait until a wakeup lock is released; False when ``timeout`` seconds have passed."""
-    return in_turns(
-        lambda turn: wakeup.acquire(timeout=turn), None if timeout is None else max(timeout, 0.0)
-    )
+def wait_for_wakeup(
+    wakeup: threading.Lock,
+    timeout: float | None,
+    read: Callable[[float], bool | None] = lambda _: None,
+) -> bool:
+    """Wait until a wakeup lock is released; False when ``timeout`` seconds have passed.
+
+    Args:
+        wakeup: the lock.
+        timeout: seconds; None for any number.
+        read: reads messages meanwhile, for some seconds: True once there is what is waited for, None
+            where others read them.
+    """
+
+    def wait(turn: float) -> bool:
+        found = read(turn)
+        return wakeup.acquire(timeout=turn) if found is None else found
+
+    return in_turns(wait, None if timeout is None else max(timeout, 0.0))
 
 
 @values.define(eq=False)
@@ -36,11 +51,20 @@ class WaitingReader(Request):
     wakeup: threading.Lock = values.field(factory=_acquired_lock)
     answer: Notice | None = None
     item: Item | None = None
+    #: wakes the thread where it reads messages itself while it waits
+    wake: Callable[[], None] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """True once it has an answer."""
+        return self.answer is not None
 
     def settle(self, answer: Notice, item: Item | None) -> None:
         """Wake the thread; with the object's lock held."""
         self.answer, self.item = answer, item
         self.wakeup.release()
+        if self.wake is not None:
+            self.wake()
 
 
 @values.define(eq=False)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import threading
@@ -18,6 +19,7 @@ from fiber._wire.handshake import Hello
 from fiber._wire.identity import Credentials
 from fiber._wire.link import Link
 from fiber._wire.reactor import Reactor
+from fiber._wire.reading import Action
 from fiber.exceptions import PeerLostError, TransportError
 from fiber.model.timing import Timing
 
@@ -34,6 +36,8 @@ class PendingCall:
         self._answer: Message | None = None
         self._error: BaseException | None = None
         self._callback: Callable[[PendingCall], None] | None = None
+        # True while a thread that waits reads messages, or tries to
+        self._reads = False
         #: the call's number on its link
         self.number = number
 
@@ -44,7 +48,23 @@ class PendingCall:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the answer; False when ``timeout`` seconds have passed without."""
-        return in_turns(self._done.wait, timeout)
+        return self.done or in_turns(self._wait_turn, timeout)
+
+    def _wait_turn(self, seconds: float) -> bool:
+        """Wait, reading messages where nobody else does; False when the time has passed."""
+        self._reads = True
+        try:
+            if self._client.wait(self._look, self._done.is_set, seconds):
+                return self.done
+        finally:
+            self._reads = False
+        return self._done.wait(seconds)
+
+    def _look(self, message: Message) -> Action | None:
+        is_mine = message.kind in (Kind.REPLY, Kind.ERROR) and message.id == self.number
+        if not is_mine or self._callback is not None:
+            return None
+        return lambda: self._client.answer(message)
 
     def result(self) -> memoryview:
         """The body of the answer, once :attr:`done`.
@@ -80,6 +100,8 @@ class PendingCall:
             self._answer, self._error = answer, error
             self._done.set()
             callback = self._callback
+        if self._reads:
+            self._client.wake()
         if callback is None:
             return
         try:
@@ -120,7 +142,8 @@ class Client:
         self._closed = False
         self._link_closed = False
         self._link = Link(url, credentials, hello, max_frame=max_frame, timing=timing)
-        for fd in self._link.fds:
+        self._reading = self._link.reading(reactor, self._readable)
+        for fd in () if self._reading else self._link.fds:
             reactor.add_reader(fd, self._readable)
 
     @property
@@ -202,11 +225,53 @@ class Client:
             if self._link_closed:
                 return
             self._link_closed = True
-        for fd in self._link.fds:
+        if self._reading is not None:
+            self._reading.stop()
+        for fd in () if self._reading else self._link.fds:
             self._reactor.remove_reader(fd)
         self._link.close()
 
+    def wait(
+        self,
+        look: Callable[[Message], Action | None],
+        is_over: Callable[[], bool],
+        timeout: float,
+    ) -> bool:
+        """Read in the handler thread's place, see :meth:`~fiber._wire.reading.Reading.wait`.
+
+        Args:
+            look: called with each message.
+            is_over: see there.
+            timeout: see there.
+        """
+        if self._reading is None:
+            return False
+
+        def look_at(_: int, data: bytearray) -> Action | None:
+            found = None if self._closed else self._link.look(data)
+            action = None if found is None else look(found[0])
+            if found is None or action is None:
+                return None
+            count = found[1]
+
+            def act() -> None:
+                count()
+                action()
+
+            return act
+
+        return self._reading.wait(look_at, is_over, timeout)
+
+    def wake(self) -> None:
+        """Have the thread in :meth:`wait` look whether it is over."""
+        if self._reading is not None:
+            self._reading.wake()
+
     def _readable(self) -> None:
+        with self._reading.lock if self._reading is not None else contextlib.nullcontext():
+            self._read()
+
+    def _read(self) -> None:
         while not self._closed:
             try:
                 message = self._link.receive(timeout=0)
@@ -218,12 +283,18 @@ class Client:
             if message is None:
                 return
             if message.kind in (Kind.REPLY, Kind.ERROR):
-                with self._lock:
-                    pending = self._pending.pop(message.id, None)
-                if pending is not None:
-                    pending.set_answer(message, None)
+                self.answer(message)
             else:
                 self._dispatch_cast(message)
+
+    def answer(self, message: Message) -> None:
+        """Settle the call that a message answers; for :class:`PendingCall` too."""
+        with self._lock:
+            pending = self._pending.get(message.id)
+        if pending is not None:
+            pending.set_answer(message, None)
+            # last, so that this can be done again where it was interrupted
+            self._pending.pop(message.id, None)
 
     def _dispatch_cast(self, message: Message) -> None:
         action = self._casts.get(message.target)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from fiber._base.finalizing import unless_finalizing
 from fiber._wire import descriptors, fork, frames
 from fiber._wire.identity import Credentials
+from fiber._wire.reactor import Reactor
 from fiber.exceptions import PeerLostError, TransportError
 
 #: how URLs of such sockets begin
@@ -97,6 +98,9 @@ class UnixDialer:
     def buffered(self) -> bool:
         """True while :meth:`receive` has a frame for which no descriptor is readable."""
         return bool(self._frames)
+
+    def reading(self, reactor: Reactor, read: Callable[[], None]) -> None:
+        """None: an interrupt amidst a read ends the connection, so the handler thread alone reads."""
 
     def on_descriptors_lost(self, action: Callable[[], None]) -> None:
         """Does nothing: no thread watches the descriptors, and the listener notices at once."""

@@ -18,6 +18,7 @@ from fiber._wire.frames import Kind, Message
 from fiber._wire.handshake import Hello, ListenerHandshake
 from fiber._wire.identity import Credentials
 from fiber._wire.reactor import Reactor, Timer
+from fiber._wire.reading import Action, Reading
 from fiber.exceptions import HandshakeError, TransportError, WireError
 from fiber.model.network import ListenAddress
 from fiber.model.timing import Timing
@@ -30,6 +31,10 @@ class Listener(Protocol):
 
     #: most unacknowledged frames to a peer; None for no limit
     window: int | None
+
+    @property
+    def reading(self) -> Reading | None:
+        """Its reading, if threads that wait take part in it."""
 
     def listen(self, url: str, credentials: Credentials) -> str:
         """Listen on one more address; returns the URL really bound."""
@@ -114,19 +119,23 @@ class Peer:
         """
         max_frame = self._endpoint.max_frame
         size = sum(map(len, segments))
+        is_whole = size + frames.HEADER.size <= max_frame
         with self._lock:
             if not self.alive:
                 return
-            if self._window is None and size + frames.HEADER.size <= max_frame:
-                # nothing can wait: as quick as it gets
+            # without a window nothing can wait: as quick as it gets
+            if is_whole and (self._window is None or (not self._waiting and self._has_room)):
                 self._transmit(kind, target, number, size, segments)
                 return
             self._waiting.extend(frames.split(kind, target, number, segments, max_frame=max_frame))
             self._flush()
 
+    @property
+    def _has_room(self) -> bool:
+        return self._window is None or self._sent - self._acked < self._window
+
     def _flush(self) -> None:
-        window = self._window
-        while self._waiting and (window is None or self._sent - self._acked < window):
+        while self._waiting and self._has_room:
             self._transmit(*self._waiting.popleft())
 
     def _transmit(
@@ -250,6 +259,7 @@ class Endpoint:
         #: URLs that peers dial, one for each :meth:`listen`
         self.urls: list[str] = []
         self._listeners: dict[str, Listener] = {}
+        self._reading: Reading | None = None
 
     def listen(self, address: ListenAddress) -> str:
         """Listen on one more address; return the URL that peers dial.
@@ -301,7 +311,45 @@ class Endpoint:
             timing=self._timing,
         )
         self._listeners["nng"] = nng
+        # of all that listen, threads that wait take part in this one
+        self._reading = nng.reading
         return nng.listen(url, self.credentials)
+
+    def wait(
+        self,
+        target: int,
+        look: Callable[[Peer, Message], Action | None],
+        is_over: Callable[[], bool],
+        timeout: float,
+    ) -> bool:
+        """Read in the handler thread's place, see :meth:`~fiber._wire.reading.Reading.wait`.
+
+        Args:
+            target: whose messages the thread waits for.
+            look: called with each of them.
+            is_over: see there.
+            timeout: see there.
+        """
+        if self._reading is None:
+            return False
+
+        def look_at(pipe: int, data: bytearray) -> Action | None:
+            peer = self._peers.get(pipe)
+            if self._closed or peer is None or not peer.alive or peer.hello is None:
+                return None
+            frame = frames.parse(data)
+            is_whole = frame.kind is Kind.CAST and len(frame.body) == frame.size
+            if frame.target != target or not is_whole:
+                return None
+            peer.acknowledged(frame.ack)
+            return look(peer, Message(frame.kind, target, frame.id, frame.body))
+
+        return self._reading.wait(look_at, is_over, timeout)
+
+    def wake(self) -> None:
+        """Have the thread in :meth:`wait` look whether it is over."""
+        if self._reading is not None:
+            self._reading.wake()
 
     def serve(self, target: int, service: Service) -> None:
         """Register the service for a target."""

@@ -12,6 +12,8 @@ from fiber._wire import descriptors, frames
 from fiber._wire.frames import Kind, Message
 from fiber._wire.handshake import DialerHandshake, Hello
 from fiber._wire.identity import Credentials
+from fiber._wire.reactor import Reactor
+from fiber._wire.reading import Action, Reading
 from fiber.exceptions import HandshakeError, PeerLostError, TransportError
 from fiber.model.timing import Timing
 
@@ -34,6 +36,7 @@ class _DialerSocket(Protocol):
     def buffered(self) -> bool: ...
     @property
     def lost(self) -> bool: ...
+    def reading(self, reactor: Reactor, read: Callable[[], None]) -> Reading | None: ...
     def on_descriptors_lost(self, action: Callable[[], None]) -> None: ...
     def dial(self, url: str, credentials: Credentials, *, timeout: float) -> Credentials: ...
     def receive(self) -> tuple[int, bytearray] | None: ...
@@ -123,6 +126,10 @@ class Link:
         """False once user code has closed or replaced one of its descriptors."""
         return self._socket.descriptors.are_intact
 
+    def reading(self, reactor: Reactor, read: Callable[[], None]) -> Reading | None:
+        """Have ``read`` called on a reactor, and threads that wait read themselves; None where they cannot."""
+        return self._socket.reading(reactor, read)
+
     def on_descriptors_lost(self, action: Callable[[], None]) -> None:
         """Call ``action`` when a thread of the transport notices that the link is not intact.
 
@@ -172,6 +179,23 @@ class Link:
                 return None
             self.wait(wait)
 
+    def look(self, data: frames.Buffer) -> tuple[Message, Action] | None:
+        """A frame's message, and what is to be done once it is consumed; None where it is not whole.
+
+        Raises:
+            WireError: it is malformed.
+        """
+        frame = frames.parse(data)
+        if frame.kind in (Kind.PART, Kind.GRANT) or len(frame.body) != frame.size:
+            return None
+        received = self._received + 1
+
+        def count() -> None:
+            self._received = received
+            self._acknowledge()
+
+        return Message(frame.kind, frame.target, frame.id, frame.body), count
+
     def wait(self, timeout: float | None = None) -> None:
         """Wait until :meth:`receive` may have a message, or the other side is gone."""
         descriptors.await_readable(self._poll, self._socket.fds, timeout)
@@ -217,10 +241,13 @@ class Link:
         frame = frames.parse(data)
         self._received += 1
         message = self._assembler.feed(frame)
+        self._acknowledge()
+        return message
+
+    def _acknowledge(self) -> None:
         if self._received - self._acked >= _ACK_AFTER:
             self._socket.post(lambda: frames.header(Kind.GRANT, ack=self._received))
             self._acked = self._received
-        return message
 
     def _handshake(self, credentials: Credentials, hello: Hello, timeout: float) -> Hello:
         handshake = DialerHandshake(credentials, hello)

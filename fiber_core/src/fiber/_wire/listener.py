@@ -59,6 +59,8 @@ class UnixListener:
     """
 
     window: int | None = None
+    #: the handler thread alone reads
+    reading: None = None
 
     def __init__(
         self,

@@ -41,6 +41,7 @@ from fiber._wire import descriptors, fork, frames
 from fiber._wire.descriptors import Connection, SocketAddress
 from fiber._wire.identity import Credentials
 from fiber._wire.reactor import Reactor, Timer
+from fiber._wire.reading import Reading
 from fiber.exceptions import HandshakeError, TransportError
 from fiber.model.timing import Timing
 
@@ -218,6 +219,9 @@ class RawSocket:
         self._raw = self._socket.socket
         self._closed = False
         self._lock = threading.Lock()
+        # where nng puts the next message, and the frame that was received and not consumed: together,
+        # since an interrupt may come between any two instructions
+        self._state: tuple[Any, tuple[int, bytearray] | None] = ffi.new("nng_msg **"), None
         #: descriptor that is readable whenever :meth:`receive` has a frame
         self.fd: int = self._socket.recv_fd
         # keeps TLS configurations alive as long as nng may use them
@@ -232,20 +236,38 @@ class RawSocket:
 
     def receive(self) -> tuple[int, bytearray] | None:
         """Receive the next frame with the number of its pipe, or None where there is none now."""
+        frame = self.peek()
+        self.consume()
+        return frame
+
+    @property
+    def held(self) -> tuple[int, bytearray] | None:
+        """The frame that was looked at last and not consumed."""
+        return self._state[1]
+
+    def peek(self) -> tuple[int, bytearray] | None:
+        """The next frame, which stays the next one until :meth:`consume`."""
         fork.check()
-        holder = ffi.new("nng_msg **")
-        code = lib.nng_recvmsg(self._raw, holder, lib.NNG_FLAG_NONBLOCK)
-        if code == lib.NNG_EAGAIN:
-            return None
-        check(code)
+        holder, frame = self._state
+        if frame is not None:
+            return frame
+        if not holder[0]:
+            code = lib.nng_recvmsg(self._raw, holder, lib.NNG_FLAG_NONBLOCK)
+            if code == lib.NNG_EAGAIN:
+                return None
+            check(code)
         message = holder[0]
-        try:
-            pipe = lib.nng_pipe_id(lib.nng_msg_get_pipe(message))
-            # writable, since arrays are made of it without another copy
-            body = bytearray(ffi.buffer(lib.nng_msg_body(message), lib.nng_msg_len(message)))
-        finally:
-            lib.nng_msg_free(message)
-        return pipe, body
+        pipe = lib.nng_pipe_id(lib.nng_msg_get_pipe(message))
+        # writable, since arrays are made of it without another copy
+        body = bytearray(ffi.buffer(lib.nng_msg_body(message), lib.nng_msg_len(message)))
+        frame = pipe, body
+        self._state = ffi.new("nng_msg **"), frame
+        lib.nng_msg_free(message)
+        return frame
+
+    def consume(self) -> None:
+        """Let the frame go that :meth:`peek` returned."""
+        self._state = self._state[0], None
 
     def close(self) -> None:
         """Close the socket; frames that nng has not sent yet are lost."""
@@ -478,7 +500,7 @@ class NngListener:
             max_frame=max_frame,
             check_interval=timing.nng_check,
         )
-        reactor.add_reader(self._socket.fd, self._readable)
+        self._reading = Reading(self._socket, reactor, self._readable)
 
     def listen(self, url: str, credentials: Credentials) -> str:
         """See :meth:`RawListener.listen`."""
@@ -503,6 +525,11 @@ class NngListener:
         """See :meth:`RawListener.send`."""
         self._socket.send(pipe, head, pieces)
 
+    @property
+    def reading(self) -> Reading:
+        """Its reading, in which threads that wait take part."""
+        return self._reading
+
     def close_pipe(self, pipe: int) -> None:
         """Close one pipe."""
         self._socket.close_pipe(pipe)
@@ -522,7 +549,7 @@ class NngListener:
         if self._closed:
             return
         self._closed = True
-        self._reactor.remove_reader(self._socket.fd)
+        self._reading.stop()
         self._reactor.call_and_wait(self._stop_checking)
         self._socket.close()
 
@@ -584,17 +611,19 @@ class NngListener:
         self._on_opened(pipe)
 
     def _readable(self) -> None:
-        for _ in range(BACKLOG):
-            try:
-                received = None if self._closed else self._socket.receive()
-            except TransportError:
-                if self._closed or self._socket.is_closed:
-                    # by another thread, just now
+        with self._reading.lock:
+            # with the one that was looked at
+            for _ in range(BACKLOG + 1):
+                try:
+                    received = None if self._closed else self._socket.receive()
+                except TransportError:
+                    if self._closed or self._socket.is_closed:
+                        # by another thread, just now
+                        return
+                    raise
+                if received is None:
                     return
-                raise
-            if received is None:
-                return
-            self._on_frame(*received)
+                self._on_frame(*received)
 
     def _lost(self, pipe: int) -> None:
         # first deliver what it sent before its end, which nng may still hold
@@ -713,6 +742,10 @@ class NngDialer(RawSocket):
     def lost(self) -> bool:
         """True once the peer is gone, or the socket closed."""
         return self._pipe.lost
+
+    def reading(self, reactor: Reactor, read: Callable[[], None]) -> Reading:
+        """Have ``read`` called on a reactor, and threads that wait read themselves."""
+        return Reading(self, reactor, read, (self._pipe.fd,))
 
     def on_descriptors_lost(self, action: Callable[[], None]) -> None:
         """See :meth:`~fiber._wire.link.Link.on_descriptors_lost`."""

@@ -5,6 +5,8 @@ import queue
 import pytest
 
 from fiber._objects.address import Kind
+from fiber._objects.protocol import Notice, Op
+from fiber._wire.endpoint import Peer
 from fiber.exceptions import PeerLostError, TransportError
 from objects_world import fetching, put, take
 from wire_world import in_thread, readable, until
@@ -100,7 +102,7 @@ def test_a_ready_fd_is_readable_while_there_are_items_and_at_the_end(owner, side
 
 
 def test_an_interrupted_wait_takes_nothing_with_it(mine, monkeypatch):
-    def interrupted(gate, timeout):
+    def interrupted(*_):
         put(mine, b"1")
         raise KeyboardInterrupt
 
@@ -108,6 +110,29 @@ def test_an_interrupted_wait_takes_nothing_with_it(mine, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         take(mine)
     assert take(mine) == b"1"
+
+
+def test_small_messages_of_a_pipe_are_acknowledged_and_asked_for_seldom(owner, other, monkeypatch):
+    made = owner.pipe()
+    theirs = other.remote(made, 1)
+    asked, answered = [], []
+    cast, send = theirs.cast, Peer.send
+    monkeypatch.setattr(
+        theirs, "cast", lambda segments: (asked.append(segments[0][0]), cast(segments))
+    )
+    monkeypatch.setattr(
+        Peer,
+        "send",
+        lambda *it: (answered.append(it[4][0][0]), send(*it)),
+    )
+    there, back = made.shape.direction_read_by(1), made.shape.direction_read_by(0)
+    for number in numbers(20):
+        made.writer(there).put(number, True, None)
+        theirs.writer(back).put(theirs.reader(there).take(True, 20), True, None)
+        assert bytes(made.reader(back).take(True, 20)) == number
+    assert asked.count(Op.PUT) == answered.count(Notice.ITEMS) == 20
+    assert asked.count(Op.REQUEST) == 1
+    assert answered.count(Notice.TAKEN) == 0
 
 
 def test_a_ready_fd_is_closed_with_the_last_handle(owner):

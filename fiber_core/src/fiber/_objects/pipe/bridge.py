@@ -87,6 +87,9 @@ class FarEnd:
 class _Passage(Channel):
     """The pipe that a bridge makes for a queue, which tells of demand."""
 
+    # the next item is not for this process unless it asks again
+    _few_in_pipe = 1
+
     def __init__(self, store: Store) -> None:
         super().__init__(store, Kind.PIPE)
         self._far_reads = self.shape.direction_read_by(_FAR)

@@ -24,7 +24,7 @@ from fiber._objects.owned_object import OwnedObject
 from fiber._objects.pipe.memories import ItemInMemory
 from fiber._objects.protocol import Mode, Notice, Op, Outcome
 from fiber._objects.queue import messages, progress
-from fiber._objects.queue.messages import Item, ItemWithReferences
+from fiber._objects.queue.messages import Item, ItemWithReferences, Ticket
 from fiber._objects.queue.ready_fd import ReadyFd
 from fiber._objects.queue.requests import (
     Accepted,
@@ -45,7 +45,7 @@ from fiber._objects.queue.requests import (
 )
 from fiber._objects.queue.state import QueueState
 from fiber._objects.waiting import WaitingReader, WaitingWriter, wait_for_wakeup
-from fiber._wire.endpoint import Peer
+from fiber._wire.endpoint import Endpoint, Peer
 from fiber._wire.frames import Kind as Frame
 from fiber._wire.frames import Message
 from fiber.exceptions import WireError
@@ -53,6 +53,7 @@ from fiber.exceptions import WireError
 if TYPE_CHECKING:
     from fiber._objects.queue.descriptor_stream import DescriptorStream
     from fiber._objects.store import Store
+    from fiber._wire.reading import Action
 
 
 class LocalReader:
@@ -72,7 +73,8 @@ class LocalReader:
                 self._taken()
                 return item
             waiting_reader = WaitingReader(None, mode=Mode.WAIT if block else Mode.NOWAIT)
-            channel.execute(self._direction, state.request(waiting_reader))
+            if not state.wait_now(waiting_reader):
+                channel.execute(self._direction, state.request(waiting_reader))
         self._wait(waiting_reader, timeout if block else None)
         return self._result(waiting_reader)
 
@@ -99,7 +101,9 @@ class LocalReader:
 
     def _wait(self, waiting_reader: WaitingReader, timeout: float | None) -> None:
         try:
-            wait_for_wakeup(waiting_reader.wakeup, timeout)
+            wait_for_wakeup(
+                waiting_reader.wakeup, timeout, functools.partial(self._read, waiting_reader)
+            )
         except BaseException:
             # an interrupted wait loses no item
             with self._channel.lock:
@@ -112,6 +116,16 @@ class LocalReader:
         if waiting_reader.answer is None:
             with self._channel.lock:
                 self._forget(waiting_reader)
+
+    def _read(self, waiting_reader: WaitingReader, seconds: float) -> bool | None:
+        """Read messages until there is an answer; None where others read them."""
+        channel, endpoint = self._channel, self._channel.endpoint
+        if endpoint is None or waiting_reader.peek or self._state.window.maxsize:
+            return None
+        waiting_reader.wake = endpoint.wake
+        look = functools.partial(channel.look, self._direction, waiting_reader)
+        has_read = endpoint.wait(channel.target, look, lambda: waiting_reader.is_over, seconds)
+        return waiting_reader.is_over if has_read else None
 
     def _forget(self, waiting_reader: WaitingReader) -> None:
         if waiting_reader.answer is None:
@@ -146,6 +160,10 @@ class LocalWriter:
         with channel.lock:
             if state.put_now(item):
                 channel.changed(self._direction)
+                return
+            delivery = state.deliver_now(item)
+            if delivery is not None:
+                channel.execute(self._direction, [delivery])
                 return
             waiting_writer = WaitingWriter(None, deque((item,)), wait=block)
             channel.execute(self._direction, state.offer(waiting_writer))
@@ -189,12 +207,17 @@ class _PeerRequest(Request):
 @values.define(eq=False)
 class _PeerOffer(Offer):
     peer: Peer = values.field(kw_only=True)
+    #: bytes of all its items
+    size: int = values.field(kw_only=True)
     #: True where the writer waits for the outcome
     is_call: bool = values.field(default=False, kw_only=True)
 
 
 class Channel(OwnedObject):
     """A queue or pipe at its owner."""
+
+    #: items that a request of a pipe's reader is for at least: an only reader need not ask for each
+    _few_in_pipe = 64
 
     def __init__(self, store: Store, kind: Kind, maxsize: int = 0) -> None:
         super().__init__(store, kind, maxsize)
@@ -203,10 +226,11 @@ class Channel(OwnedObject):
             for one in self.shape.directions
         ]
         self._ready_fds: list[ReadyFd | None] = [None] * len(self.states)
-        # of each writer: batches that are in, and those of them that were acknowledged
+        # of each writer: batches that are in, those of them that were acknowledged, bytes of the others
         self._counts: dict[tuple[Peer, int], list[int]] = {}
         # writers that are acknowledged once the reactor has read what came with their last batch
         self._acknowledging: set[tuple[Peer, int]] = set()
+        self._least_items = self._few_in_pipe if self.shape.ends > 1 else 1
         # readers whose progress is seen here: what they have unpickled is not given to others
         self._seen: set[Peer] = set()
 
@@ -360,6 +384,7 @@ class Channel(OwnedObject):
             if mode > Mode.STANDING or not max_items:
                 msg = f"a reader asks for {max_items} items in mode {mode}"
                 raise WireError(msg)
+            max_items = max(max_items, self._least_items)
             request = _PeerRequest(peer, session, max_items, Mode(mode), peer=peer)
             self.execute(direction, state.request(request, settled))
         elif op == Op.SETTLE:
@@ -384,18 +409,54 @@ class Channel(OwnedObject):
         else:
             super()._on_request(peer, message, op)
 
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """Where its messages come; None while none do."""
+        return self._store.node.endpoint if self.target else None
+
+    def look(
+        self, direction: int, reader: WaitingReader, peer: Peer, message: Message
+    ) -> Action | None:
+        """What a thread of the owner that waits for an item does with a message; None for others'."""
+        body = message.body
+        if len(body) < protocol.PUT.size or body[0] != Op.PUT or body[1] != direction:
+            return None
+        if peer.state.get(LANE) is not None:
+            return None
+        items = messages.unpack(body[protocol.PUT.size :])
+        if len(items) != 1 or isinstance(items[0], (ItemWithReferences, Ticket)):
+            return None
+        is_passed_on = is_counted = False
+
+        def put() -> None:
+            nonlocal is_passed_on, is_counted
+            with self.lock:
+                if is_passed_on or (
+                    reader.answer is None and self.states[direction].pass_on(reader)
+                ):
+                    is_passed_on = True
+                    reader.answer, reader.item = Notice.ITEMS, items[0]
+                    if not is_counted:
+                        self._count_batch(peer, direction, len(items[0]))
+                    is_counted = True
+                else:
+                    # another thread has put an item
+                    self._put(peer, direction, body[protocol.PUT.size :], None)
+
+        return put
+
     def _put(self, peer: Peer, direction: int, batch: memoryview, call: Message | None) -> None:
         items = deque(self._arrived(peer, messages.unpack(batch)))
         for item in items:
             if isinstance(item, ItemWithReferences):
                 # raises now, while the peer that sent a malformed list is known
                 item.references()
-        state = self.states[direction]
+        state, size = self.states[direction], sum(map(len, items))
         if call is None:
-            self.execute(direction, state.put(_PeerOffer(peer, items, peer=peer)))
+            self.execute(direction, state.put(_PeerOffer(peer, items, peer=peer, size=size)))
             return
         _, _, wait = protocol.read(protocol.OFFER, call.body)
-        offer = _PeerOffer(peer, items, call.id, bool(wait), peer=peer, is_call=True)
+        offer = _PeerOffer(peer, items, call.id, bool(wait), peer=peer, size=size, is_call=True)
         self.execute(direction, state.offer(offer))
 
     # -- items in memory
@@ -459,18 +520,22 @@ class Channel(OwnedObject):
             elif outcome is Outcome.BROKEN:
                 self._send_notice(offer.peer, direction, Notice.BROKEN)
             else:
-                self._count_batch(offer.peer, direction)
+                self._count_batch(offer.peer, direction, offer.size)
 
-    def _count_batch(self, peer: Peer, direction: int) -> None:
+    def _count_batch(self, peer: Peer, direction: int, size: int) -> None:
         """Count a batch that is in; several are acknowledged together."""
         if not peer.alive:
             return
         writer = peer, direction
-        counts = self._counts.setdefault(writer, [0, 0])
+        counts = self._counts.setdefault(writer, [0, 0, 0])
         counts[0] += 1
-        if counts[0] - counts[1] >= protocol.TAKEN_AFTER and writer not in self._acknowledging:
-            self._acknowledging.add(writer)
+        counts[2] += size
+        is_small = self.shape.ends > 1 and counts[2] < protocol.SMALL_BYTES // 2
+        after = protocol.SMALL_TAKEN_AFTER if is_small else protocol.TAKEN_AFTER
+        if counts[0] - counts[1] >= after and writer not in self._acknowledging:
+            # in this order: a thread of the user's, which counts too, may be interrupted in between
             self._store.call_soon(functools.partial(self._acknowledge, writer))
+            self._acknowledging.add(writer)
 
     def _acknowledge(self, writer: tuple[Peer, int]) -> None:
         with self.lock:
@@ -478,7 +543,7 @@ class Channel(OwnedObject):
             counts = self._counts.get(writer)
             if counts is None:
                 return
-            counts[1] = counts[0]
+            counts[1], counts[2] = counts[0], 0
             peer, direction = writer
             notice = protocol.TAKEN.pack(Notice.TAKEN, direction, counts[0])
             peer.send(Frame.CAST, self.target, 0, [notice])

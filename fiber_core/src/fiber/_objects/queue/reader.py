@@ -78,6 +78,8 @@ class RemoteReader:
         self._delivered = self._returned = self._reported = 0
         self._request: _PendingRequest | None = None
         self._waiting = 0
+        # threads that read the owner's messages themselves, or try to
+        self._leading = 0
         self._ended = False
         self._closed = False
         self._error: PeerLostError | None = None
@@ -172,10 +174,27 @@ class RemoteReader:
 
     def _wait(self, ask: _PendingRequest, left: float | None) -> None:
         if ask.mode is not Mode.STANDING or ask.cancelled:
-            self._changed.wait(turn(left))
+            if not self._lead(ask, turn(left)) and self._request is ask and not self._is_ready:
+                self._changed.wait(turn(left))
         elif not self._changed.wait(_STANDING_WAIT if left is None else min(left, _STANDING_WAIT)):
             # answered, it is followed by a request of a thread that waits
             self._cancel(ask)
+
+    def _lead(self, ask: _PendingRequest, seconds: float) -> bool:
+        """Read the owner's messages until a request is answered; False where others read them."""
+        self._leading += 1
+        try:
+            with self._unlocked():
+                return self._remote.wait(
+                    self, lambda: self._is_ready or self._request is not ask, seconds
+                )
+        finally:
+            self._leading -= 1
+
+    def wake(self) -> None:
+        """Have a thread look whether it has what it waits for: another one has changed something."""
+        if self._leading:
+            self._remote.wake()
 
     @property
     def _is_ready(self) -> bool:
@@ -296,8 +315,11 @@ class RemoteReader:
                 if not self._delivered:
                     self._returned = self._reported = first - 1
                     self._words[self._offset] = first - 1
-                self._delivered = first + len(items) - 1
-                self._buffer.extend(items)
+                last = first + len(items) - 1
+                if last > self._delivered:
+                    # no call between the two, after which an interrupt could come: see RemoteChannel.look
+                    self._buffer += items
+                    self._delivered = last
                 self._since, self._batch = time.monotonic(), len(items)
                 self._fewest = _FEW_IN_MEMORY if type(items[-1]) is ItemInMemory else 1
             elif notice == Notice.END:
@@ -333,6 +355,7 @@ class RemoteReader:
                 self._buffer.clear()
             self._update_ready_fd()
             self._changed.notify_all()
+        self.wake()
 
     # -- giving back; not on the handler thread
 
@@ -361,6 +384,7 @@ class RemoteReader:
             if self._ready_fd is not None:
                 self._ready_fd.close()
                 self._ready_fd = None
+        self.wake()
 
     def _update_ready_fd(self) -> None:
         if self._ready_fd is not None:

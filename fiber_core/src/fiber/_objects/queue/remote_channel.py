@@ -10,12 +10,13 @@ direction that is held in this process, and hands the owner's messages to them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fiber._base.waits import in_turns
@@ -29,11 +30,13 @@ from fiber._objects.queue import messages
 from fiber._objects.queue.messages import Item
 from fiber._objects.queue.reader import RemoteReader
 from fiber._objects.remote_object import NO_PAGE, RemoteObject
+from fiber._wire.frames import Kind as Frame
 from fiber._wire.frames import Message
 from fiber.exceptions import PeerLostError, TransportError
 
 if TYPE_CHECKING:
     from fiber._objects.store import Store
+    from fiber._wire.reading import Action
 
 #: most items and bytes of one batch; one item may be larger
 _BATCH_ITEMS = 4096
@@ -70,6 +73,11 @@ class RemoteWriter:
         self._bytes = 0
         # batches sent, and those that the owner acknowledged
         self._sent = self._acknowledged = 0
+        # bytes of each that was not, and their sum
+        self._sizes: deque[int] = deque()
+        self._bytes_in_transit = 0
+        is_pipe = remote.shape.ends > 1
+        self._small_window = protocol.SMALL_WINDOW if is_pipe else WINDOW
         self._sent_at = 0.0
         # items that may be sent without an offer, where there is a maxsize
         self._credit = 0
@@ -99,7 +107,7 @@ class RemoteWriter:
                 self._credit -= self._bounded
                 self._pending.append(item)
                 self._bytes += len(item)
-                if self._is_scheduled or self._sent - self._acknowledged >= WINDOW:
+                if self._is_scheduled or self._is_window_full:
                     return
                 crowd = self._is_scheduled = time.perf_counter() - self._sent_at < _BATCH_WITHIN
                 sent = self._sent
@@ -136,8 +144,8 @@ class RemoteWriter:
     def on_acknowledged(self, batches: int) -> None:
         """Note the number of batches that the owner acknowledged."""
         with self._lock:
-            self._acknowledged = min(self._sent, batches)
-            if not self._pending or self._is_scheduled or self._sent - self._acknowledged >= WINDOW:
+            self._note_acknowledged(batches)
+            if not self._pending or self._is_scheduled or self._is_window_full:
                 return
             self._is_scheduled = True
         self._remote.submit(self._send_gathered)
@@ -161,6 +169,24 @@ class RemoteWriter:
         self._room.notify_all()
 
     # -- batches
+
+    def _note_sent(self, size: int) -> None:
+        self._sent += 1
+        self._sizes.append(size)
+        self._bytes_in_transit += size
+
+    def _note_acknowledged(self, batches: int) -> None:
+        # one that was interrupted may have been sent without being counted here
+        self._acknowledged = min(self._sent, batches)
+        while len(self._sizes) > self._sent - self._acknowledged:
+            self._bytes_in_transit -= self._sizes.popleft()
+
+    @property
+    def _is_window_full(self) -> bool:
+        count = len(self._sizes)
+        return count >= WINDOW and (
+            count >= self._small_window or self._bytes_in_transit >= protocol.SMALL_BYTES
+        )
 
     @property
     def _is_full(self) -> bool:
@@ -210,27 +236,27 @@ class RemoteWriter:
                 self._wire.release()
             with self._lock:
                 # items put in between found `_wire` taken
-                if not self._pending or (window and self._sent - self._acknowledged >= WINDOW):
+                if not self._pending or (window and self._is_window_full):
                     break
         return True
 
     def _next(self, *, window: bool) -> list[Item] | None:
         with self._lock:
-            if not self._pending or (window and self._sent - self._acknowledged >= WINDOW):
+            if not self._pending or (window and self._is_window_full):
                 return None
             if len(self._pending) <= _BATCH_ITEMS and self._bytes <= _BATCH_BYTES:
                 batch, self._pending = list(self._pending), deque()
-                self._bytes = 0
+                size, self._bytes = self._bytes, 0
             else:
                 batch = [self._pending.popleft()]
                 size = len(batch[0])
                 while self._pending and len(batch) < _BATCH_ITEMS:
-                    size += len(self._pending[0])
-                    if size > _BATCH_BYTES:
+                    if size + len(self._pending[0]) > _BATCH_BYTES:
                         break
+                    size += len(self._pending[0])
                     batch.append(self._pending.popleft())
-                self._bytes -= sum(map(len, batch))
-            self._sent += 1
+                self._bytes -= size
+            self._note_sent(size)
             if self._waiting:
                 self._room.notify_all()
             return batch
@@ -279,12 +305,6 @@ class DirectWriter(RemoteWriter):
     the same host).
     """
 
-    def __init__(self, remote: RemoteChannel, direction: int) -> None:
-        super().__init__(remote, direction)
-        # bytes of each unacknowledged message, and their sum
-        self._sizes: deque[int] = deque()
-        self._bytes_in_transit = 0
-
     def put(self, item: Item, block: bool, timeout: float | None) -> None:
         """Put an item, see :class:`~fiber._objects.handle.Writer`; always waits for the window."""
         with self._wire:
@@ -299,9 +319,7 @@ class DirectWriter(RemoteWriter):
                 with self._lock:
                     self._refuse()
             with self._lock:
-                self._sent += 1
-                self._sizes.append(len(item))
-                self._bytes_in_transit += len(item)
+                self._note_sent(len(item))
 
     def send_all(self) -> None:
         """Do nothing: a put sends its item."""
@@ -309,10 +327,7 @@ class DirectWriter(RemoteWriter):
     def on_acknowledged(self, batches: int) -> None:
         """Note the number of batches that the owner acknowledged."""
         with self._lock:
-            # a put that was interrupted may have been sent without being counted here
-            self._acknowledged = min(self._sent, batches)
-            while len(self._sizes) > self._sent - self._acknowledged:
-                self._bytes_in_transit -= self._sizes.popleft()
+            self._note_acknowledged(batches)
             self._room.notify_all()
 
     def _may_send(self) -> bool:
@@ -399,6 +414,37 @@ class RemoteChannel(RemoteObject):
         for writer in list(self._writers.values()):
             writer.fail(error)
 
+    def look(self, reader: RemoteReader, message: Message) -> Action | None:
+        """What a thread that waits for a reader's items does with a message; None for others'."""
+        body = message.body
+        if message.kind is not Frame.CAST or message.target != self.target:
+            return None
+        notice, direction = protocol.read(protocol.NOTICE, body)
+        if notice == Notice.TAKEN:
+            writer = self._writers.get(direction)
+            count = protocol.read(protocol.TAKEN, body)[2]
+            return None if writer is None else functools.partial(writer.on_acknowledged, count)
+        if notice != Notice.ITEMS or reader is not self._readers.get(direction):
+            return None
+        _, _, session, kept, first = protocol.read(protocol.ANSWER, body)
+        batch = body[protocol.ANSWER.size :]
+        if (
+            session != reader.session
+            or self._owner.lane is not None
+            or len(batch) >= memories.LARGE
+        ):
+            return None
+        items = messages.unpack(batch)
+        return functools.partial(reader.on_answer, notice, bool(kept), first, items)
+
+    def wait(self, reader: RemoteReader, is_over: Callable[[], bool], timeout: float) -> bool:
+        """Read the owner's messages in the handler thread's place while a thread waits for a reader's items."""
+        return self._owner.wait(functools.partial(self.look, reader), is_over, timeout)
+
+    def wake(self) -> None:
+        """Have the thread in :meth:`wait` look whether it is over."""
+        self._owner.wake()
+
     def on_notice(self, message: Message) -> None:
         """Take a message of the owner that is no reply."""
         body = message.body
@@ -410,6 +456,7 @@ class RemoteChannel(RemoteObject):
             items = self._arrived(body[protocol.ANSWER.size :]) if notice == Notice.ITEMS else ()
             if reader is not None and reader.session == session:
                 reader.on_answer(notice, bool(kept), first, items)
+                reader.wake()
         elif notice == Notice.TAKEN and writer is not None:
             writer.on_acknowledged(protocol.read(protocol.TAKEN, body)[2])
         elif notice == Notice.RECALL and reader is not None:

@@ -341,6 +341,32 @@ class QueueState:
         self._bytes += len(item)
         return True
 
+    def deliver_now(self, item: Item) -> Deliver | None:
+        """Deliver an item to the only reader, which waits; None where it is not so simple."""
+        waiting = self._waiting
+        if len(waiting) != 1 or self._is_shared or self.available or self.window.waiting:
+            return None
+        request = waiting[0]
+        if request.reader is None or request.peek or self.window.maxsize or self.readers_gone:
+            return None
+        first = self._in_flight[request.reader].deliver([(self._first, item)])
+        self._first += 1
+        waiting.clear()
+        request.max_items -= 1
+        request.kept = self._stays_open(request, [item])
+        if request.kept:
+            waiting.append(request)
+        return Deliver(request, first, [item], request.kept)
+
+    def wait_now(self, request: Request) -> bool:
+        """Have a thread of the owner wait for the next item; False where it is not so simple."""
+        if self._waiting or self._in_flight or self.available or self.window.waiting:
+            return False
+        if self.writers_gone or self.pollers.owner_polls or request.mode is not Mode.WAIT:
+            return False
+        self._waiting.append(request)
+        return True
+
     def take_now(self) -> Item | None:
         """Take the first item, None if there is none; then :meth:`advance` if writers wait."""
         if self._returned_items:
@@ -352,6 +378,16 @@ class QueueState:
             return None
         self._bytes -= len(item)
         return item
+
+    def pass_on(self, request: Request) -> bool:
+        """Remove the only request that waits, for an item that comes next; False where it is not so."""
+        waiting = self._waiting
+        if len(waiting) != 1 or waiting[0] is not request or self.available or self.window.waiting:
+            return False
+        waiting.clear()
+        # as if it had been in the queue
+        self._first += 1
+        return True
 
     def undo_take(self, item: Item) -> Commands:
         """Put back, in front, the item that a thread of the owner took last."""

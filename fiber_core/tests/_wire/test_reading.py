@@ -1,0 +1,173 @@
+"""Threads that wait read the frames that they wait for themselves."""
+
+import contextlib
+import dis
+import gc
+import sys
+import threading
+
+import pytest
+
+from fiber._wire import codec
+from fiber._wire.client import Client
+from fiber._wire.frames import Kind
+from fiber._wire.reading import Reading
+from fiber.exceptions import PeerLostError
+from objects_world import World, put, take
+from wire_world import TIMEOUT, close_listeners, hello, in_thread, until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the handler thread reads")
+CHECKS = "CALL", "RESUME", "JUMP_BACKWARD"
+
+
+class Casts:
+    """Service that sends so many messages to target 7, and answers."""
+
+    def on_message(self, peer, message):
+        (count,) = codec.loads(message.body)
+        for number in range(count):
+            peer.send(Kind.CAST, 7, 0, [b"%d" % number])
+        peer.send(Kind.REPLY, message.target, message.id, codec.dumps(count))
+
+    def on_peer_lost(self, peer):
+        """It keeps nothing."""
+
+
+@pytest.fixture(params=["ipc", "tls+tcp"])
+def listening(request, listen):
+    made = listen(request.param)
+    made.endpoint.serve(1, Casts())
+    return made
+
+
+@pytest.fixture
+def client(listening, reactor):
+    with contextlib.closing(
+        Client(listening.url, listening.credentials, hello("client"), reactor)
+    ) as client:
+        yield client
+
+
+@pytest.fixture
+def held(reactor):
+    """Until the test is over, the handler thread of the client is busy."""
+    holds, go = threading.Event(), threading.Event()
+
+    def hold():
+        def wait():
+            holds.set()
+            go.wait(TIMEOUT)
+
+        reactor.call_soon(wait)
+        assert holds.wait(TIMEOUT)
+
+    yield hold
+    go.set()
+
+
+def ask(client, count):
+    return client.call(1, codec.dumps((count,)))
+
+
+def test_an_answer_needs_no_other_thread(client, held):
+    held()
+    for _ in range(3):
+        assert ask(client, 0).wait(TIMEOUT)
+
+
+def test_what_is_for_others_is_handled_first(client):
+    seen = []
+    client.on_cast(7, lambda message: seen.append(bytes(message.body)))
+    for _ in range(20):
+        assert ask(client, 3).wait(TIMEOUT)
+        assert seen == [b"0", b"1", b"2"]
+        seen.clear()
+
+
+def test_a_wait_in_time_leaves_the_reading_to_the_handler_thread(client, listening):
+    seen = threading.Event()
+    client.on_cast(7, lambda _: seen.set())
+    with listening.held():
+        assert not ask(client, 0).wait(0.01)
+    listening.peer("client").send(Kind.CAST, 7, 0, [b"x"])
+    assert seen.wait(TIMEOUT)
+
+
+@pytest.mark.parametrize(
+    "end", [lambda _, client: client.close(), lambda it, _: close_listeners(it)]
+)
+def test_a_thread_that_reads_learns_of_the_end(client, listening, end):
+    with listening.held():
+        pending = ask(client, 0)
+        waits = in_thread(pending.wait)
+        until(client._reading._role.locked)
+        end(listening, client)
+        waits()
+    with pytest.raises(PeerLostError):
+        pending.result()
+
+
+def interrupted(number, action):
+    """Run an action that is interrupted at the n-th place within :meth:`Reading.wait` where it could be.
+
+    Returns:
+        Its result, and whether it was interrupted: CPython looks for signals behind calls, where a
+        function begins, and where a loop does.
+    """
+    places, last, depth = 0, {}, 0
+
+    def trace(frame, event, _):
+        nonlocal places, depth
+        is_outermost = frame.f_code is Reading.wait.__code__
+        depth += is_outermost * {"call": 1, "return": -1}.get(event, 0)
+        if not depth:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            places += last.get(frame, "").startswith(CHECKS)
+            last[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            if places == number:
+                places += 1
+                raise KeyboardInterrupt
+        return trace
+
+    # finalizers of others' objects would swallow it
+    gc.disable()
+    sys.settrace(trace)
+    try:
+        return action(), False
+    except KeyboardInterrupt:
+        return None, True
+    finally:
+        sys.settrace(None)
+        gc.enable()
+
+
+@pytest.mark.parametrize("side", ["owner", "other"])
+def test_an_interrupt_anywhere_takes_nothing_with_it_and_brings_nothing_twice(folder, side):
+    with contextlib.closing(World(folder)) as world:
+        owner, other = world.node("owner"), world.node("other")
+        mine = owner.queue()
+        theirs = other.remote(mine)
+        here, there = (mine, theirs) if side == "owner" else (theirs, mine)
+        client = other.client(owner.endpoint.urls[0])
+        reading = owner.endpoint._reading if side == "owner" else client._reading
+
+        def put_once_it_is_read(item, is_over):
+            until(lambda: reading._role.locked() or is_over.is_set())
+            put(there, item)
+
+        was_interrupted, number = True, 0
+        while was_interrupted:
+            number += 1
+            item, is_over = b"%d" % number, threading.Event()
+            wait = in_thread(put_once_it_is_read, item, is_over)
+            got, was_interrupted = interrupted(number, lambda: take(here))
+            is_over.set()
+            wait()
+            if reading._role.locked():
+                # by an interrupt just behind its acquisition, or before its release: the handler thread
+                # reads from then on, and the places that follow would not be met
+                reading._role.release()
+            assert (take(here) if was_interrupted else got) == item
+        assert number > 20
