@@ -87,7 +87,8 @@ def test_what_waits_what_is_slow_and_what_failed_is_seen_at_a_glance(
     browser.until("document.querySelectorAll('#errors details').length > 0")
     waits, slow, failed = texts(browser, "#attention .alert")
 
-    assert f"{waiting} of {workers:,} workers wait for a place." in waits.replace("\n", " ")
+    waits_for = "waits" if waiting == 1 else "wait"
+    assert f"{waiting} of {workers:,} workers {waits_for} for a place." in waits.replace("\n", " ")
     assert "0/12 nodes are available: 12 Insufficient cpu." in waits
     assert "1 slow task" in slow
     assert "where 550 ms is usual" in slow

@@ -395,7 +395,8 @@ def _reasons(board: Board) -> Iterator[str]:
     for ident, pool in board.pools():
         if pool["reason"]:
             missing = pool["wanted"] - pool["ready"]
-            yield f"{ident} {pool['name']}: {missing} of {pool['wanted']} workers are missing: {pool['reason']}"
+            are = "is" if missing == 1 else "are"
+            yield f"{ident} {pool['name']}: {missing} of {pool['wanted']} workers {are} missing: {pool['reason']}"
     for ident, process in board.processes():
         if process["reason"]:
             yield f"{ident} {process['name']}: {process['reason']}"
@@ -493,9 +494,12 @@ def render(board: Board, view: View, height: int, width: int) -> RenderableType:
         return shown
 
     pools = list(board.pools())
-    rate = sum(sum(board.rates(ident, pool["name"])[-1:]) for ident, pool in pools)
+    rates = [board.rates(ident, pool["name"])[-1:] for ident, pool in pools]
     ready = sum(pool["ready"] for _, pool in pools)
-    head = f"fiber top: {len(board)} {'run' if len(board) == 1 else 'runs'}, {ready} workers, {rate:.3g} tasks/s"
+    head = f"fiber top: {len(board)} {'run' if len(board) == 1 else 'runs'}, {ready} workers"
+    # from one look alone it is not known
+    if any(rates) or not pools:
+        head += f", {sum(map(sum, rates)):.3g} tasks/s"
     if slow := len(board.behind()) + len(board.slow()):
         head += f", {slow} slow"
     reasons = [

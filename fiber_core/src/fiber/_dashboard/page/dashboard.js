@@ -358,7 +358,7 @@ function drawAttention(state) {
     // the same words of the platform are said once
     const reasons = [...new Set([pool.reason, ...waiting.map((worker) => worker.reason)].filter(Boolean))];
     if (waiting.length || pool.reason)
-      lasting(`missing ${pool.name}`, alert("waiting", "…", `${pool.name}: ${missing} of ${plural(pool.wanted, "worker")} wait for a place.`, reasons.slice(0, 3).join("; ") || "The platform has not said why.", workerChips(waiting, (worker) => worker.host)));
+      lasting(`missing ${pool.name}`, alert("waiting", "…", `${pool.name}: ${missing} of ${plural(pool.wanted, "worker")} ${missing === 1 ? "waits" : "wait"} for a place.`, reasons.slice(0, 3).join("; ") || "The platform has not said why.", workerChips(waiting, (worker) => worker.host)));
     else lasting(`missing ${pool.name}`, alert("info", "↑", `${pool.name}: ${missing} of ${plural(pool.wanted, "worker")} are starting.`, "", missing < 4 ? workerChips(mine, () => "") : []));
   }
   const behind = state.workers.filter((worker) => worker.others).sort((a, b) => b.lately / b.others - a.lately / a.others);
