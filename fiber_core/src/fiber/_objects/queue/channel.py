@@ -24,7 +24,7 @@ from fiber._objects.owned_object import OwnedObject
 from fiber._objects.pipe.memories import ItemInMemory
 from fiber._objects.protocol import Mode, Notice, Op, Outcome
 from fiber._objects.queue import messages, progress
-from fiber._objects.queue.messages import Item, ItemWithReferences, Ticket
+from fiber._objects.queue.messages import Item, ItemWithReferences
 from fiber._objects.queue.ready_fd import ReadyFd
 from fiber._objects.queue.requests import (
     Accepted,
@@ -421,10 +421,10 @@ class Channel(OwnedObject):
         body = message.body
         if len(body) < protocol.PUT.size or body[0] != Op.PUT or body[1] != direction:
             return None
-        if peer.state.get(LANE) is not None:
+        if peer.state.get(DESCRIPTOR_STREAM) is not None:
             return None
         items = messages.unpack(body[protocol.PUT.size :])
-        if len(items) != 1 or isinstance(items[0], (ItemWithReferences, Ticket)):
+        if len(items) != 1 or isinstance(items[0], ItemWithReferences):
             return None
         is_passed_on = is_counted = False
 

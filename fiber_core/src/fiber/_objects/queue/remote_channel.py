@@ -430,7 +430,7 @@ class RemoteChannel(RemoteObject):
         batch = body[protocol.ANSWER.size :]
         if (
             session != reader.session
-            or self._owner.lane is not None
+            or self._owner.descriptor_stream is not None
             or len(batch) >= memories.LARGE
         ):
             return None
