@@ -83,7 +83,8 @@ class _Bars:
             def get_renderables(self) -> Iterable[RenderableType]:
                 yield self.make_tasks_table(self.tasks)
                 for note in list(notes.values()):
-                    yield Text(note, style="yellow", no_wrap=True, overflow="ellipsis")
+                    # a second line where it is long: it may say who has what workers wait for
+                    yield Text(note, style="yellow")
 
         self._progress = Shown(
             progress.TextColumn("{task.description}", markup=False),
