@@ -18,13 +18,13 @@ CONTENDERS = (OURS, FLOOR)
 METRICS = (
     Metric(
         "tunnel",
-        "Pipe through a stream into a job, a small message there and back",
+        "Pipe through a tunnel, small, there and back",
         "µs",
         bars=(Bar(2.5, FLOOR),),
     ),
     Metric(
         "tunnel-bytes",
-        "Pipe through a stream into a job, 4 MB there and back",
+        "Pipe through a tunnel, 4 MB there and back",
         "MB/s",
         bars=(Bar(0.5, FLOOR),),
         more=True,
