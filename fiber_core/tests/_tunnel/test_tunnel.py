@@ -15,10 +15,12 @@ import time
 import pytest
 from attrs import evolve
 
+from fiber._base.loop import SharedLoop
 from fiber._tunnel import server as module
 from fiber._tunnel.mux import Kind, Mux, Resumption
 from fiber._tunnel.server import TunnelServer
 from fiber._tunnel.stream import Records, dialer_handshake
+from fiber._tunnel.tunnel import Tunnel
 from fiber._wire.frames import Deframer, header, joined, parse, stream_buffers
 from fiber._wire.handshake import Hello
 from fiber.exceptions import HandshakeError, TransportError
@@ -489,3 +491,88 @@ def test_it_is_asked_however_deep_its_folder_lies(world, tmp_path):
     deep = "d" * 120
     world.job(deep, begin=False, add=False)
     assert resolve(tmp_path / deep, "tcp://127.0.0.1:1") == "tcp://127.0.0.1:1"
+
+
+class OtherSide:
+    """The program's side of a tunnel, frame by frame: a stream that takes all at once."""
+
+    def __init__(self, tunnel):
+        self.waiting = 0
+        self.heard = self.spoke = time.monotonic()
+        self.mux = Mux(is_client=True)
+        self.heard_of = []
+        tunnel.attach(self)
+        self.say([Resumption(b"s" * 16, 0).frame()])
+
+    def write(self, frames):
+        """What the tunnel sends."""
+        self.heard_of += filter(None, (self.mux.receive(head + body) for head, body in frames))
+
+    def close(self):
+        """It keeps nothing open."""
+
+    def say(self, frames):
+        """Have frames arrive."""
+        for head, body in frames:
+            self.on_frame(memoryview(head + body))
+
+
+@pytest.fixture
+def pair():
+    """A connection of a job's, as its process and its tunnel have it."""
+    ends = socket.socketpair()
+    yield ends
+    for end in ends:
+        end.close()
+
+
+@pytest.fixture
+def loop():
+    with contextlib.closing(SharedLoop()) as loop:
+        yield loop
+
+
+@pytest.fixture
+def tunnel_to(loop):
+    """Makes a job's side of a tunnel, of what connects to routes."""
+    with contextlib.ExitStack() as opened:
+
+        def make(accept):
+            tunnel = Tunnel(loop, is_client=False, accept=accept, patience=60, timing=Timing())
+            opened.callback(tunnel.close)
+            return tunnel
+
+        yield make
+
+
+def test_an_end_may_find_room_for_all_that_still_waits(loop, tunnel_to, pair):
+    near, far = pair
+    tunnel = tunnel_to(lambda _: far)
+    other = OtherSide(tunnel)
+    channel, frames = other.mux.open("anywhere")
+    other.say(frames)
+    near.shutdown(socket.SHUT_WR)
+    loop.run_once()
+    sent = 0
+    while not tunnel._connections[channel].socket.waiting:
+        other.say(other.mux.send_data(channel, bytes(1000)))
+        sent += 1000
+    near.setblocking(False)
+    got = len(near.recv(2**24))
+    other.say(other.mux.finish(channel))
+    while piece := near.recv(2**24):
+        got += len(piece)
+    assert got == sent
+    assert tunnel.is_idle
+
+
+def test_where_there_is_no_descriptor_the_other_side_is_told(tunnel_to):
+    def connect(_):
+        raise OSError(24, "too many open files")
+
+    other = OtherSide(tunnel_to(connect))
+    channel, frames = other.mux.open("anywhere")
+    other.say(frames)
+    told = other.heard_of[-1]
+    assert (told.kind, told.channel) == (Kind.RESET, channel)
+    assert "too many open files" in told.text

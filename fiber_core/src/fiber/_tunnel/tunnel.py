@@ -276,7 +276,11 @@ class Tunnel:
             one.socket.write([event.body])
 
     def _opened(self, channel: int, route: str) -> None:
-        found = self._accept(route)
+        try:
+            found = self._accept(route)
+        except OSError as error:
+            # there is no descriptor for it
+            found = f"{route} is not reached: {error}"
         if isinstance(found, str):
             self._send(self._mux.reset(channel, found))
         else:
@@ -333,7 +337,9 @@ class Tunnel:
         one.socket.read(bool(room) and not self._congested)
 
     def _check(self, one: _Connection) -> None:
-        if one.ended and one.finished and not one.socket.waiting:
+        # it may have broken meanwhile, and be forgotten
+        is_here = self._connections.get(one.channel) is one
+        if is_here and one.ended and one.finished and not one.socket.waiting:
             self._mux.forget(one.channel)
             self._forget(one)
 
