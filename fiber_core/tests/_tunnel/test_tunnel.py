@@ -17,6 +17,7 @@ from attrs import evolve
 
 from fiber._base.loop import SharedLoop
 from fiber._tunnel import server as module
+from fiber._tunnel import tunnel as tunnel_module
 from fiber._tunnel.mux import Kind, Mux, Resumption
 from fiber._tunnel.server import TunnelServer
 from fiber._tunnel.stream import Records, dialer_handshake
@@ -494,15 +495,25 @@ def test_it_is_asked_however_deep_its_folder_lies(world, tmp_path):
 
 
 class OtherSide:
-    """The program's side of a tunnel, frame by frame: a stream that takes all at once."""
+    """The other side of a tunnel, frame by frame: a stream that takes all at once."""
 
-    def __init__(self, tunnel):
+    def __init__(self, tunnel, *, is_client=True):
         self.waiting = 0
-        self.heard = self.spoke = time.monotonic()
-        self.mux = Mux(is_client=True)
+        self.mux = Mux(is_client=is_client)
         self.heard_of = []
-        tunnel.attach(self)
-        self.say([Resumption(b"s" * 16, 0).frame()])
+        self._tunnel = tunnel
+        self.attach()
+        if is_client:
+            self.resume(b"s" * 16)
+
+    def attach(self):
+        """Another stream."""
+        self.heard = self.spoke = time.monotonic()
+        self._tunnel.attach(self)
+
+    def resume(self, session):
+        """Say what has arrived."""
+        self.say([Resumption(session, self.mux.received).frame()])
 
     def write(self, frames):
         """What the tunnel sends."""
@@ -510,6 +521,10 @@ class OtherSide:
 
     def close(self):
         """It keeps nothing open."""
+
+    def cut(self):
+        """The stream breaks."""
+        self.on_end(self, "it was cut")
 
     def say(self, frames):
         """Have frames arrive."""
@@ -537,8 +552,15 @@ def tunnel_to(loop):
     """Makes a job's side of a tunnel, of what connects to routes."""
     with contextlib.ExitStack() as opened:
 
-        def make(accept):
-            tunnel = Tunnel(loop, is_client=False, accept=accept, patience=60, timing=Timing())
+        def make(accept, *, is_client=False, clock=time.monotonic):
+            tunnel = Tunnel(
+                loop,
+                is_client=is_client,
+                accept=accept,
+                patience=60,
+                timing=Timing(),
+                clock=clock,
+            )
             opened.callback(tunnel.close)
             return tunnel
 
@@ -576,3 +598,113 @@ def test_where_there_is_no_descriptor_the_other_side_is_told(tunnel_to):
     told = other.heard_of[-1]
     assert (told.kind, told.channel) == (Kind.RESET, channel)
     assert "too many open files" in told.text
+
+
+def nobody(route):
+    return f"nobody is at {route}"
+
+
+def test_what_is_not_acknowledged_is_kept_up_to_a_bound_and_then_goes_on(
+    loop, tunnel_to, monkeypatch
+):
+    monkeypatch.setattr(tunnel_module, "_FULL", 2**20)
+    tunnel = tunnel_to(nobody)
+    size = 2 * 2**20
+    with contextlib.ExitStack() as opened:
+        has_said = []
+        for _ in range(4):
+            near, far = map(opened.enter_context, socket.socketpair())
+            tunnel.open("anywhere", far)
+            has_said.append(in_thread(functools.partial(near.sendall, bytes(size))))
+
+        def go_on():
+            loop.run_once(loop.now() + 0.01)
+            return tunnel._mux.kept
+
+        until(lambda: go_on() >= 2**20)
+        for _ in range(50):
+            go_on()
+        # a round of each connection more
+        assert tunnel._mux.kept < 2 * 2**20
+        other = OtherSide(tunnel)
+
+        def sent():
+            go_on()
+            other.say(other.mux.acknowledgement(now=True))
+            return sum(len(event.body) for event in other.heard_of if event.kind is Kind.DATA)
+
+        until(lambda: sent() == 4 * size)
+        for said in has_said:
+            said()
+
+
+def test_a_session_outlives_any_time_without_a_stream(tunnel_to, pair):
+    now = [0.0]
+    tunnel = tunnel_to(nobody, clock=lambda: now[0])
+    other = OtherSide(tunnel)
+    other.say(other.mux.probe(0, b""))
+    other.cut()
+    now[0] = 1000.0
+    tunnel.look()
+    tunnel.open("anywhere", pair[1])
+    other.attach()
+    other.resume(b"s" * 16)
+    resumed, opened = other.heard_of[-2:]
+    assert Resumption.parse(resumed.body) == Resumption(b"s" * 16, 1)
+    assert opened.text == "anywhere"
+
+
+@pytest.mark.parametrize("how", ["its other end broke", "its job ended"])
+def test_a_connection_takes_all_that_came_before_it_is_given_up(loop, tunnel_to, pair, how):
+    near, far = pair
+    tunnel = tunnel_to(lambda _: far)
+    other = OtherSide(tunnel)
+    channel, frames = other.mux.open("anywhere")
+    other.say(frames)
+    for _ in range(20):
+        other.say(other.mux.send_data(channel, bytes(2**16)))
+    if how == "its job ended":
+        other.cut()
+        tunnel.end_if_broken()
+    else:
+        other.say(other.mux.reset(channel))
+    near.setblocking(False)
+    got, piece = 0, b" "
+    while piece:
+        loop.run_once(loop.now())
+        with contextlib.suppress(BlockingIOError):
+            piece = near.recv(2**20)
+            got += len(piece)
+    assert got == 20 * 2**16
+    assert tunnel.is_idle
+
+
+def test_a_stream_is_measured_without_the_time_of_its_resumption(tunnel_to):
+    now, told = [0.0], []
+    tunnel = tunnel_to(nobody, is_client=True, clock=lambda: now[0])
+    other = OtherSide(tunnel, is_client=False)
+    tunnel.probe(2**18, told.append)
+    now[0] = 5.0
+    other.resume(Resumption.parse(other.heard_of[0].body).session)
+    for later in (6.0, 8.0):
+        now[0] = later
+        other.say(other.mux.answer_probe(1))
+    assert told == [(1.0, 2**18)]
+
+
+def test_what_the_other_side_has_forgotten_ends_and_the_stream_goes_on(tunnel_to, pair):
+    near, far = pair
+    tunnel = tunnel_to(nobody, is_client=True)
+    other = OtherSide(tunnel, is_client=False)
+    session = Resumption.parse(other.heard_of[0].body).session
+    other.resume(session)
+    tunnel.open("one", far)
+    other.cut()
+    other.mux = Mux(is_client=False)
+    other.attach()
+    other.say([Resumption(session, 0, is_new=True).frame()])
+    assert near.recv(1) == b""
+    near, far = socket.socketpair()
+    with near:
+        tunnel.open("two", far)
+        assert other.heard_of[-1].text == "two"

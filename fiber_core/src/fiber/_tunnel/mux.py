@@ -41,6 +41,8 @@ MAX_DATA = 64 * 2**10
 #: frames and bytes received before the other side is told
 _ACK_FRAMES = 128
 _ACK_BYTES = 256 * 2**10
+#: bytes of memory that a frame takes beside its body
+_FRAME = 200
 #: most characters of a reason, and bytes of a route
 _MAX_TEXT = 1024
 
@@ -136,6 +138,8 @@ class Mux:
     def __init__(self, *, is_client: bool) -> None:
         #: numbered frames received
         self.received = 0
+        #: bytes of memory that frames take which were not acknowledged
+        self.kept = 0
         self._channels: dict[int, _Channel] = {}
         self._next_channel = 1 if is_client else 2
         self._last_of_theirs = 0
@@ -143,11 +147,6 @@ class Mux:
         self._kept: deque[Frame] = deque()
         self._first = self._next = 0
         self._unacknowledged_frames = self._unacknowledged_bytes = 0
-
-    @property
-    def is_shared(self) -> bool:
-        """True once the other side knows of it: it cannot begin anew unless that does, too."""
-        return bool(self.received or self._first)
 
     # -- to send
 
@@ -196,8 +195,8 @@ class Mux:
         return self._keep(Kind.PROBED, token)
 
     def forget(self, channel: int) -> None:
-        """Forget a channel that both sides have ended."""
-        del self._channels[channel]
+        """Forget a channel that both sides have ended, or one has given up."""
+        self._channels.pop(channel, None)
 
     # -- on a stream
 
@@ -291,6 +290,7 @@ class Mux:
     def _keep(self, kind: Kind, channel: int, body: bytes = b"") -> list[Frame]:
         frame = _HEAD.pack(kind, channel), body
         self._kept.append(frame)
+        self.kept += _FRAME + len(body)
         self._next += 1
         return [frame]
 
@@ -299,7 +299,7 @@ class Mux:
             msg = f"{received} frames of a tunnel have arrived, of {self._first} to {self._next}"
             raise WireError(msg)
         while self._first < received:
-            self._kept.popleft()
+            self.kept -= _FRAME + len(self._kept.popleft()[1])
             self._first += 1
 
 

@@ -19,6 +19,8 @@ __all__ = ["Tunnel"]
 #: bytes that wait for the stream, from which on no connection is read: what one has to send waits
 #: behind that of all others
 _CONGESTED = 256 * 2**10
+#: bytes that were not acknowledged, from which on none is read either: they are kept in memory
+_FULL = 32 * 2**20
 #: bytes taken by a connection before the other side is granted as many again
 _GRANT = WINDOW // 4
 
@@ -74,8 +76,8 @@ class Tunnel:
         self._timing = timing
         self._clock = clock
         self._stream: TunnelStream | None = None
-        # the stream has carried both sides' resumption
-        self._is_open = False
+        # the stream has carried both sides' resumption; and a stream has, in this session
+        self._is_open = self._is_shared = False
         self._since = clock()
         self._connections: dict[int, _Connection] = {}
         self._mux: Mux
@@ -117,7 +119,7 @@ class Tunnel:
         times: list[float] = []
 
         def step() -> None:
-            times.append(time.monotonic())
+            times.append(self._clock())
             if len(times) == 1:
                 self._send(self._mux.probe(1, b"\0"))
             elif len(times) == 2:
@@ -131,7 +133,8 @@ class Tunnel:
                 tell((there_and_back, size / took))
 
         self._probe = step
-        step()
+        if self._is_open:
+            step()
 
     def look(self) -> None:
         """Once in a while: give signs of life, notice a silent stream, give up what has waited too long."""
@@ -141,9 +144,6 @@ class Tunnel:
             for one in list(self._connections.values()):
                 if now - max(one.since, self._since) > self._patience:
                     self._reset(one, "there was no stream for too long")
-            if self.is_idle and now - self._since > self._patience:
-                # nothing is left to go on with
-                self._renew()
             return
         if now - stream.heard > self._timing.stream_silence:
             stream.close()
@@ -159,7 +159,9 @@ class Tunnel:
     def end_if_broken(self) -> None:
         """Give up all connections where there is no stream for them: no other one will come."""
         if self._stream is None:
-            self._drop_all()
+            for one in list(self._connections.values()):
+                self._mux.reset(one.channel)
+                self._leave(one)
 
     def close(self) -> None:
         """Give up everything."""
@@ -180,6 +182,7 @@ class Tunnel:
 
     def _renew(self) -> None:
         self._mux = Mux(is_client=self._is_client)
+        self._is_shared = False
         # the server takes the client's
         self._session = secrets.token_bytes(16) if self._is_client else b""
 
@@ -201,6 +204,9 @@ class Tunnel:
             event = self._mux.receive(frame)
             if event is not None:
                 self._act(event)
+            elif self._congested:
+                # the other side may have acknowledged what is kept
+                self._regulate()
         except WireError:
             # it would come again on the next stream
             self._drop_all()
@@ -221,25 +227,24 @@ class Tunnel:
             if theirs.session != self._session:
                 msg = "another session of a tunnel is resumed than was asked for"
                 raise WireError(msg)
-            if theirs.is_new and self._mux.is_shared:
+            if theirs.is_new and self._is_shared:
+                # it has forgotten the connections, and goes on in the session from its beginning
                 self._drop_all()
-                self._renew()
-                stream.close()
-                self._broken("its other side has forgotten its connections")
-                return
+                self._mux = Mux(is_client=True)
             frames = self._mux.resume(theirs.received)
         else:
             is_new = theirs.session != self._session
-            if is_new and self._mux.is_shared:
+            if is_new and self._is_shared:
                 # the client gave up the former one, and knows none of its connections
                 self._drop_all()
                 self._renew()
             self._session = theirs.session
             frames = self._mux.resume(0 if is_new else theirs.received)
             stream.write([Resumption(self._session, self._mux.received, is_new).frame()])
-        self._is_open = True
+        self._is_open = self._is_shared = True
         self._send(frames)
         self._regulate()
+        self._probe()
 
     # -- connections
 
@@ -263,7 +268,7 @@ class Tunnel:
         if one is None:
             return
         if event.kind is Kind.RESET:
-            self._forget(one)
+            self._leave(one)
         elif event.kind is Kind.CREDIT:
             self._regulate_one(one)
         elif event.kind is Kind.END:
@@ -301,8 +306,7 @@ class Tunnel:
     def _from_local(self, one: _Connection, data: bytes) -> None:
         self._send(self._mux.send_data(one.channel, data))
         self._regulate_one(one)
-        stream = self._stream
-        if stream is not None and stream.waiting >= _CONGESTED and not self._congested:
+        if self._is_full() and not self._congested:
             # after this round, in which the others have their turn
             self._reactor.call_soon(self._regulate)
 
@@ -323,13 +327,16 @@ class Tunnel:
         self._check(one)
 
     def _regulate(self) -> None:
-        """Read connections no faster than the stream takes their bytes."""
-        stream = self._stream
-        congested = stream is not None and stream.waiting >= _CONGESTED
+        """Read connections no faster than the stream takes their bytes, and the other side has them."""
+        congested = self._is_full()
         if congested is not self._congested:
             self._congested = congested
             for one in list(self._connections.values()):
                 self._regulate_one(one)
+
+    def _is_full(self) -> bool:
+        waiting = 0 if self._stream is None else self._stream.waiting
+        return waiting >= _CONGESTED or self._mux.kept >= _FULL
 
     def _regulate_one(self, one: _Connection) -> None:
         room = self._mux.room(one.channel)
@@ -346,6 +353,13 @@ class Tunnel:
     def _reset(self, one: _Connection, why: str) -> None:
         self._send(self._mux.reset(one.channel, why))
         self._forget(one)
+
+    def _leave(self, one: _Connection) -> None:
+        """A channel is given up: its connection takes what has come, and ends."""
+        one.ended = one.finished = True
+        self._regulate_one(one)
+        one.socket.finish()
+        self._check(one)
 
     def _drop_all(self) -> None:
         for one in list(self._connections.values()):
