@@ -234,6 +234,8 @@ def test_a_process_may_be_killed_at_any_instruction_of_the_quick_way(kind):
     assert step > 20
 
 
+# a process for each line: 43 s among others on two CPUs
+@pytest.mark.timeout(240)
 @needs_seats
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_process_may_be_killed_while_it_recovers_what_another_had():
