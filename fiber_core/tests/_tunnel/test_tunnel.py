@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import errno
 import functools
 import os
 import random
@@ -18,9 +19,10 @@ from attrs import evolve
 from fiber._base.loop import SharedLoop
 from fiber._tunnel import server as module
 from fiber._tunnel import tunnel as tunnel_module
-from fiber._tunnel.mux import Kind, Mux, Resumption
+from fiber._tunnel.mux import PING, Kind, Mux, Resumption
+from fiber._tunnel.ports import accept_on
 from fiber._tunnel.server import TunnelServer
-from fiber._tunnel.stream import Records, dialer_handshake
+from fiber._tunnel.stream import Records, TunnelStream, dialer_handshake, listener_handshake
 from fiber._tunnel.tunnel import Tunnel
 from fiber._wire.frames import Deframer, header, joined, parse, stream_buffers
 from fiber._wire.handshake import Hello
@@ -354,7 +356,7 @@ def server(where, tmp_path, timing):
 class Program:
     """The program's side of a stream: a handshake, and then what it says."""
 
-    def __init__(self, sock, run, job):
+    def __init__(self, sock, run, job, *, resumes=True):
         self._sock = sock
         self._deframer = Deframer(2**20)
         self._arrived = collections.deque()
@@ -366,8 +368,9 @@ class Program:
             answer = handshake.receive(parse(self._next()))
         self._records = Records(handshake.derive(b"to listener"), handshake.derive(b"to dialer"))
         self._mux = Mux(is_client=True)
-        self.say([Resumption(b"s" * 16, 0).frame()])
-        assert self.hear().kind is Kind.RESUME
+        if resumes:
+            self.say([Resumption(b"s" * 16, 0).frame()])
+            assert self.hear().kind is Kind.RESUME
 
     def _next(self):
         while not self._arrived:
@@ -708,3 +711,60 @@ def test_what_the_other_side_has_forgotten_ends_and_the_stream_goes_on(tunnel_to
     with near:
         tunnel.open("two", far)
         assert other.heard_of[-1].text == "two"
+
+
+class FullListener(socket.socket):
+    """A listener whose process has no descriptor for the first connection."""
+
+    tries = 0
+
+    def accept(self):
+        self.tries += 1
+        if self.tries == 1:
+            raise OSError(errno.EMFILE, "too many open files")
+        return super().accept()
+
+
+@pytest.mark.parametrize("pause", [3600.0, 0.0])
+def test_a_connection_without_a_descriptor_waits_and_keeps_nobody_busy(loop, caplog, pause):
+    taken = []
+    with FullListener() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        listener.setblocking(False)
+        accept_on(loop, listener, taken.append, pause=pause)
+        with socket.create_connection(listener.getsockname(), timeout=30):
+            if pause:
+                until(lambda: loop.run_once(loop.now()) or listener.tries)
+                for _ in range(10):
+                    loop.run_once(loop.now())
+                assert listener.tries == 1
+            else:
+                until(lambda: loop.run_once(loop.now()) or taken)
+        loop.forget(listener.fileno())
+    for one in taken:
+        one.close()
+    assert "too many open files" in caplog.text
+
+
+def test_a_stream_whose_frame_cannot_be_acted_on_ends_so_that_the_rest_comes_again(loop, pair):
+    proven, ended = [], []
+    listener = TunnelStream(
+        loop,
+        pair[0],
+        listener_handshake(RUN, Hello.mine("one"), "one"),
+        on_proven=proven.append,
+        on_end=lambda _, why: ended.append(why),
+    )
+    has_greeted = in_thread(lambda: Program(pair[1], RUN, "one", resumes=False))
+    until(lambda: loop.run_once(loop.now()) or proven)
+    program = has_greeted()
+
+    def fail(_):
+        raise KeyError("gone")
+
+    listener.on_frame = fail
+    program.say([PING, PING])
+    with pytest.raises(KeyError):
+        until(lambda: loop.run_once(loop.now()) or ended)
+    assert ended == ["'gone'"]

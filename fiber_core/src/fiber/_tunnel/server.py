@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fiber._tunnel import routes
 from fiber._tunnel.buffered import Buffered
-from fiber._tunnel.ports import Ports, connect
+from fiber._tunnel.ports import Ports, accept_on, connect
 from fiber._tunnel.routes import Route
 from fiber._tunnel.stream import TunnelStream, listener_handshake
 from fiber._tunnel.tunnel import Tunnel
@@ -166,8 +166,8 @@ class TunnelServer:
     def _begin(self) -> None:
         assert self._reactor is not None
         assert self._queries is not None
-        self._reactor.watch(self._listener.fileno(), self._accept_stream, None)
-        self._reactor.watch(self._queries.fileno(), self._accept_question, None)
+        accept_on(self._reactor, self._listener, self._stream_came)
+        accept_on(self._reactor, self._queries, self._somebody_asks)
         self._tick()
 
     def _end(self) -> None:
@@ -196,24 +196,21 @@ class TunnelServer:
 
     # -- streams
 
-    def _accept_stream(self) -> None:
+    def _stream_came(self, sock: socket.socket) -> None:
         assert self._reactor is not None
-        with contextlib.suppress(BlockingIOError, ConnectionError):
-            sock, _ = self._listener.accept()
-            sock.setblocking(False)
-            self._came += 1
-            if len(self._unproven) >= _UNPROVEN:
-                # whoever knows the key says so at once; the newest may be the one that does
-                self._dismiss(min(self._unproven, key=lambda stream: stream.began))
-            self._unproven.add(
-                TunnelStream(
-                    self._reactor,
-                    sock,
-                    listener_handshake(self._credentials, Hello.mine(self._ident), self._ident),
-                    on_proven=self._proven,
-                    on_end=self._ended,
-                )
+        self._came += 1
+        if len(self._unproven) >= _UNPROVEN:
+            # whoever knows the key says so at once; the newest may be the one that does
+            self._dismiss(min(self._unproven, key=lambda stream: stream.began))
+        self._unproven.add(
+            TunnelStream(
+                self._reactor,
+                sock,
+                listener_handshake(self._credentials, Hello.mine(self._ident), self._ident),
+                on_proven=self._proven,
+                on_end=self._ended,
             )
+        )
 
     def _proven(self, stream: TunnelStream) -> None:
         self._proved += 1
@@ -248,20 +245,16 @@ class TunnelServer:
 
     # -- questions of the job's processes
 
-    def _accept_question(self) -> None:
-        assert self._queries is not None
+    def _somebody_asks(self, sock: socket.socket) -> None:
         assert self._reactor is not None
-        with contextlib.suppress(BlockingIOError, ConnectionError):
-            sock, _ = self._queries.accept()
-            sock.setblocking(False)
-            question = _Question()
-            self._questions.add(question)
-            question.socket = Buffered(
-                self._reactor,
-                sock,
-                on_data=lambda data: self._read_question(question, data),
-                on_end=lambda _: self._end_question(question),
-            )
+        question = _Question()
+        self._questions.add(question)
+        question.socket = Buffered(
+            self._reactor,
+            sock,
+            on_data=lambda data: self._read_question(question, data),
+            on_end=lambda _: self._end_question(question),
+        )
 
     def _read_question(self, question: _Question, data: bytes) -> None:
         *lines, question.partial = (question.partial + data).split(b"\n")

@@ -191,6 +191,10 @@ class TunnelStream:
                 self.on_frame(found)
         except (WireError, HandshakeError) as error:
             self._failed(str(error))
+        except BaseException as error:
+            # the rest of the data is lost with it; on another stream it comes again
+            self._failed(str(error))
+            raise
 
     def _greeted(self, frame: frames.Frame) -> None:
         if self._records is not None:
