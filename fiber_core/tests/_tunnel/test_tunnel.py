@@ -4,6 +4,7 @@ import collections
 import contextlib
 import errno
 import functools
+import itertools
 import os
 import random
 import re
@@ -251,6 +252,21 @@ def test_it_is_said_once_that_no_stream_can_be_opened_and_why(tmp_path, caplog):
     assert said.endswith("the cluster is away")
 
 
+def test_streams_that_break_at_once_are_opened_after_a_pause(tmp_path):
+    with contextlib.closing(TunnelWorld(tmp_path, timing=Timing(stream_backoff=(0.2,)))) as world:
+        world.job("one", add=False)._proven = lambda stream: stream.close()
+        opened = []
+
+        def open_stream():
+            opened.append(time.monotonic())
+            return world.opener("one")()
+
+        world.client.add("one", "one", open_stream)
+        world.client.begin("one")
+        until(lambda: len(opened) == 4)
+        assert all(later - earlier >= 0.2 for earlier, later in itertools.pairwise(opened))
+
+
 def test_the_speed_is_told_once(world):
     world.job("one")
     until(lambda: world.speeds)
@@ -356,7 +372,7 @@ def server(where, tmp_path, timing):
 class Program:
     """The program's side of a stream: a handshake, and then what it says."""
 
-    def __init__(self, sock, run, job, *, resumes=True):
+    def __init__(self, sock, run, job, *, resumes=True, before_proof=lambda: None):
         self._sock = sock
         self._deframer = Deframer(2**20)
         self._arrived = collections.deque()
@@ -366,6 +382,8 @@ class Program:
             head = header(answer[0], size=len(answer[1]))
             self._sock.sendall(joined(stream_buffers(head, [answer[1]])[0]))
             answer = handshake.receive(parse(self._next()))
+            if answer is not None:
+                before_proof()
         self._records = Records(handshake.derive(b"to listener"), handshake.derive(b"to dialer"))
         self._mux = Mux(is_client=True)
         if resumes:
@@ -469,6 +487,21 @@ def test_as_many_as_may_say_nothing_keep_nobody_out(where, server):
         assert silent[0].recv(100) == b""
         stream = held.enter_context(socket.create_connection(where, timeout=30))
         Program(stream, RUN, "one")
+
+
+def test_strangers_push_out_nobody_whose_proof_is_on_its_way(where, server):
+    """However many there are: a proof takes long from far away."""
+    with contextlib.ExitStack() as held:
+        stream = held.enter_context(socket.create_connection(where, timeout=30))
+
+        def crowd():
+            strangers = [
+                held.enter_context(socket.create_connection(where, timeout=30))
+                for _ in range(2 * module._UNPROVEN)
+            ]
+            assert strangers[0].recv(100) == b""
+
+        Program(stream, RUN, "one", before_proof=crowd)
 
 
 def test_processes_of_the_job_are_reached_while_they_listen(stream, tmp_path):

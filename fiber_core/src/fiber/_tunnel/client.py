@@ -54,6 +54,8 @@ class _Job:
         self.tunnel: Tunnel
         #: the stream whose other side has not proved itself yet
         self.unproven: TunnelStream | None = None
+        #: when the last stream was proved
+        self.proven = 0.0
         #: attempts that failed since the last stream, and when the first of them did
         self.failures = 0
         self.failing_since = 0.0
@@ -243,6 +245,7 @@ class TunnelClient:
     def _proven(self, job: _Job, stream: TunnelStream) -> None:
         job.unproven = None
         job.opening = False
+        job.proven = time.monotonic()
         job.failures = 0
         self._is_reported = False
         job.tunnel.attach(stream)
@@ -257,7 +260,12 @@ class TunnelClient:
     def _broken(self, job: _Job, why: str) -> None:
         log.debug("fiber: the stream into %s is broken: %s", job.name, why)
         self._check(job)
-        self._open(job)
+        if time.monotonic() - job.proven < self._timing.stream_backoff[0]:
+            # the next one may be of as little use
+            job.opening = True
+            self._failed(job, why)
+        else:
+            self._open(job)
 
     def _failed(self, job: _Job, why: str) -> None:
         """A stream could not be opened, or nobody of this run and job is at its end."""

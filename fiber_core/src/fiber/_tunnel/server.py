@@ -200,8 +200,9 @@ class TunnelServer:
         assert self._reactor is not None
         self._came += 1
         if len(self._unproven) >= _UNPROVEN:
-            # whoever knows the key says so at once; the newest may be the one that does
-            self._dismiss(min(self._unproven, key=lambda stream: stream.began))
+            # whoever knows the key says so at once; the newest may be the one that does, or one
+            # whose proof is on a long way
+            self._dismiss(min(self._unproven, key=lambda one: (one.has_greeted, one.began)))
         self._unproven.add(
             TunnelStream(
                 self._reactor,

@@ -131,8 +131,8 @@ class TunnelStream:
         self.on_room: Callable[[], None] = lambda: None
         #: time of the last byte from the other side, and of the last frame to it
         self.heard = self.spoke = self.began = time.monotonic()
-        #: True once a byte has come
-        self.has_spoken = False
+        #: True once a byte has come, and once the other side has said of which run it is
+        self.has_spoken = self.has_greeted = False
         self._on_proven = on_proven
         self._handshake = handshake
         self._deframer = frames.Deframer(frames.MAX_UNPROVEN)
@@ -202,6 +202,7 @@ class TunnelStream:
             msg = "a frame in a tunnel that nobody has asked for"
             raise WireError(msg)
         answer = self._handshake.receive(frame)
+        self.has_greeted = True
         if answer is not None:
             self._say(*answer)
         if self._handshake.peer is not None:
