@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fiber._objects.handle import decode
-from fiber._objects.pipe import memories, rooms
+from fiber._objects.pipe import memories, receive_buffers
 from fiber._objects.pipe.packets import INLINE, Packet, PacketSocket
 from fiber._objects.queue.messages import ItemWithReferences
 from fiber._wire.codec import pickled_into
@@ -215,7 +215,7 @@ class TestMemories:
         self, ends
     ):
         first, second = ends
-        large = np.arange(rooms.LEAST // 8)
+        large = np.arange(receive_buffers.LEAST // 8)
         frozen = large.copy()
         frozen.flags.writeable = False
         by_column = np.asfortranarray(large.reshape(16, -1))
@@ -226,7 +226,7 @@ class TestMemories:
             found = decode(second.take())
             found[0][0] = -1
             # into the same memory, which changes nothing in what came before
-            first.put(pickle.dumps(bytes(100 * rooms.LEAST)))
+            first.put(pickle.dumps(bytes(100 * receive_buffers.LEAST)))
             decode(second.take())
             assert found[0][0] == -1
             found[0][0] = sent[0][0]

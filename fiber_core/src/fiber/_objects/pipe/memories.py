@@ -6,7 +6,7 @@ The receiver has no other way to tell that it is done, and needs none where it d
 used again. Both sides keep it mapped, since to map a megabyte anew costs as much as to copy it five times.
 
 The item is a pickle with all its data. The receiver copies large arrays to memory of its own that it uses again
-(:mod:`fiber._objects.pipe.rooms`) and loads the rest with them as buffers, in place of new memory for each.
+(:mod:`fiber._objects.pipe.receive_buffers`) and loads the rest with them as buffers, in place of new memory for each.
 
 It cannot be made shorter, so that nobody who maps it is killed. Apart from
 :mod:`~fiber._objects.pipe.packets`, which is about messages.
@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fiber._objects.memory import backing
-from fiber._objects.pipe import rooms
+from fiber._objects.pipe import receive_buffers
 from fiber._objects.queue.messages import ItemWithReferences, Reference
 from fiber._wire import descriptors
 from fiber._wire.frames import Buffer
@@ -245,9 +245,9 @@ def _loaded(memory: mmap.mmap, size: int) -> Any:
     for begin, length in _PLACE.iter_unpack(places):
         pieces += item[at : begin - _BYTEARRAY_HEAD], _BUFFER
         at = begin + length
-        room = rooms.room(length)
-        room[:] = item[begin:at]
-        buffers.append(room)
+        buffer = receive_buffers.allocate(length)
+        buffer[:] = item[begin:at]
+        buffers.append(buffer)
     return pickle.loads(b"".join((*pieces, item[at:])), buffers=buffers)
 
 

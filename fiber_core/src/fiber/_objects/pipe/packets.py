@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 
 from fiber._base.waits import TURN, in_turns
 from fiber._objects.descriptor_passing import CLOSE_ON_EXEC
-from fiber._objects.pipe import memories, rooms
+from fiber._objects.pipe import memories, receive_buffers
 from fiber._objects.pipe.memories import ItemInMemory, Memory
 from fiber._objects.queue.messages import Item, ItemWithReferences
 from fiber._objects.waiting import HAS_TWO_CPUS
@@ -82,7 +82,7 @@ class Packet:
                 self._memory = memories.take()
                 self._memory.write(b"".join(self._pieces), 0)
             self._memory.write(memoryview(data).cast("B"), self._size)
-            if rooms.LEAST <= size <= rooms.MOST and memories.is_of_array(data):
+            if receive_buffers.LEAST <= size <= receive_buffers.MOST and memories.is_of_array(data):
                 self._places.append((self._size, size))
         self._size += size
 

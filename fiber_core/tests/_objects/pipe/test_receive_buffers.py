@@ -4,38 +4,38 @@ import mmap
 
 import pytest
 
-from fiber._objects.pipe import rooms
-from fiber._objects.pipe.rooms import LEAST, room
+from fiber._objects.pipe import receive_buffers
+from fiber._objects.pipe.receive_buffers import LEAST, allocate
 
 
 @pytest.fixture(autouse=True)
 def kept(monkeypatch):
     kept = []
-    monkeypatch.setattr(rooms, "_kept", kept)
+    monkeypatch.setattr(receive_buffers, "_kept", kept)
     yield kept
-    assert not rooms._lent
+    assert not receive_buffers._lent
 
 
 @pytest.mark.parametrize("size", [0, 1, LEAST - 1, LEAST, LEAST + 1, 17 * LEAST])
 def test_it_has_the_size_that_was_asked_for_and_can_be_written(size):
-    with room(size) as view:
+    with allocate(size) as view:
         view[:] = bytes(range(256)) * (size // 256) + bytes(size % 256)
         assert len(view) == size
         assert view.format == "B"
 
 
 def test_it_is_used_again_once_no_view_of_it_is_left(kept):
-    first = room(2 * LEAST)
+    first = allocate(2 * LEAST)
     first[:] = b"a" * (2 * LEAST)
     part = memoryview(first)[10:20]
     del first
-    second = room(2 * LEAST)
+    second = allocate(2 * LEAST)
     second[:] = b"b" * (2 * LEAST)
     assert bytes(part) == b"a" * 10
     assert not kept
     del part
     (free,) = kept
-    third = room(2 * LEAST - 1)
+    third = allocate(2 * LEAST - 1)
     assert not kept
     third[0] = 7
     assert free[0] == 7
@@ -44,27 +44,27 @@ def test_it_is_used_again_once_no_view_of_it_is_left(kept):
 
 
 def test_it_is_not_used_for_what_is_much_smaller_or_larger(kept):
-    del (view := [room(2 * LEAST)])[0]
+    del (view := [allocate(2 * LEAST)])[0]
     assert not view
     (free,) = kept
-    views = [room(LEAST), room(3 * LEAST)]
+    views = [allocate(LEAST), allocate(3 * LEAST)]
     assert kept == [free]
     del views
 
 
 def test_no_more_is_kept_than_a_limit_the_last_that_was_used(kept, monkeypatch):
-    monkeypatch.setattr(rooms, "_KEPT_SIZE", 5 * LEAST)
-    views = [room(number * LEAST) for number in (1, 2, 3, 6)]
+    monkeypatch.setattr(receive_buffers, "_KEPT_SIZE", 5 * LEAST)
+    views = [allocate(number * LEAST) for number in (1, 2, 3, 6)]
     while views:
         del views[0]
     # the last one is more than the limit for itself, so that nothing is left
     assert kept == []
-    views = [room(number * LEAST) for number in (1, 2, 3)]
+    views = [allocate(number * LEAST) for number in (1, 2, 3)]
     while views:
         del views[0]
     assert list(map(len, kept)) == [2 * LEAST, 3 * LEAST]
-    monkeypatch.setattr(rooms, "_MOST_KEPT", 1)
-    del (views := [room(LEAST)])[0]
+    monkeypatch.setattr(receive_buffers, "_MOST_KEPT", 1)
+    del (views := [allocate(LEAST)])[0]
     assert list(map(len, kept)) == [LEAST]
 
 
@@ -73,6 +73,6 @@ def test_where_nothing_can_be_mapped_it_is_the_c_librarys(kept, monkeypatch):
         raise OSError
 
     monkeypatch.setattr(mmap, "mmap", fail)
-    view = room(LEAST)
+    view = allocate(LEAST)
     view[:] = b"a" * LEAST
     assert isinstance(view.obj, bytearray)

@@ -44,7 +44,7 @@ _kept: list[mmap.mmap] = []
 _lent: set[_Loan] = set()
 
 
-def room(size: int) -> memoryview:
+def allocate(size: int) -> memoryview:
     """Writable memory of so many bytes, with anything in it; kept for others once no view of it is left."""
     if not LEAST <= size <= MOST:
         return memoryview(bytearray(size))
