@@ -24,7 +24,7 @@ PROGRAM = Path(__file__).parent / "programs" / "listening.py"
 PROCESSES = {
     "sshd": r"^sshd",
     "program": r"fiber\.cli\.main mpirun|listening\.py (?!train|mpi)",
-    "agent": r"agent-\w+\.zip",
+    "agent": r"agent-\w+\b",
     "mpirun": r"^\S*(mpirun|orted) ",
     "torchrun": r"torch\.distributed\.run",
     "rank": r"listening\.py",
