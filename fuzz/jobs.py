@@ -117,7 +117,7 @@ def rendezvous(data: bytes) -> None:
 @target()
 def horovod_http(data: bytes) -> None:
     """What a rank sends to Horovod's rendezvous by HTTP: the connection is answered or closed."""
-    server: Any = SimpleNamespace(answer=horovod.Store(2).answer, patience=5)
+    server: Any = SimpleNamespace(answer=horovod.Store(2).answer, timeout=5)
     ours, theirs = socket.socketpair()
     with ours, theirs, mock.patch.object(horovod, "may_connect", return_value=True):
         theirs.send(data)
