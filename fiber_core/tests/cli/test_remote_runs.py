@@ -85,6 +85,21 @@ def test_a_job_answers_again_and_again_for_the_runs_of_its_host_until_it_is_let_
     assert asker._process.returncode is not None
 
 
+@pytest.mark.parametrize(
+    "outers, meant",
+    [({"a": "0000000b", "b": "", "c": "0000000c"}, ["a"]), ({"b": "", "c": "0000000c"}, ["b"])],
+)
+def test_other_programs_on_the_host_of_a_job_are_not_of_its_run(outers, meant):
+    found = [{"run": run, "outer": outer, "status": None} for run, outer in outers.items()]
+    words = [sys.executable, "-c", f"input(); print({json.dumps(found)!r}, flush=True); input()"]
+    asker = JobAsker("0000000b", "job-1", words, os.environ)
+    asker.ask()
+    asker.wait(time.monotonic() + PATIENCE)
+
+    assert [one.id for one in asker.answers] == meant
+    asker.close()
+
+
 def test_what_a_shell_prints_is_no_answer_and_why_a_command_ended_is_told():
     words = [sys.executable, "-c", "print('welcome'); raise SystemExit('no module named fiber')"]
     asker = JobAsker("0000000b", "job-1", words, os.environ)

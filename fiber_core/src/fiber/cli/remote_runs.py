@@ -139,8 +139,7 @@ class JobAsker:
     def _take(self, line: bytes) -> None:
         now = time.monotonic()
         try:
-            found = json.loads(line)
-            self.answers = tuple(
+            found = tuple(
                 Answer(
                     str(one["run"]),
                     self.run,
@@ -148,8 +147,12 @@ class JobAsker:
                     one["status"],
                     now,
                 )
-                for one in found
+                for one in json.loads(line)
             )
+            # other programs of this user may be on its host; one that was started by hand names no run
+            outer = {one.id: str(one.description.get("outer") or "") for one in found}
+            meant = self.run if self.run in outer.values() else ""
+            self.answers = tuple(one for one in found if outer[one.id] == meant)
         except (ValueError, TypeError, KeyError, RecursionError):
             # a shell there may print what it likes; an answer of Fiber's is a list
             if line.startswith(b"["):
