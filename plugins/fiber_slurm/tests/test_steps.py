@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import attrs
 import pytest
 
 from fiber.backend_parts.batch.system import Batch, Phase, Row
@@ -11,6 +12,7 @@ from fiber_slurm import steps
 from fiber_slurm.allocation import Steps, StepTiming
 from fiber_slurm.config import SlurmConfig
 from fiber_slurm.rows import END, read_allocations
+from waiting import PATIENCE
 
 RUN = "0badcafe"
 PLAIN = SlurmConfig()
@@ -161,3 +163,27 @@ def test_what_an_allocation_never_has_a_place_for_is_refused(request_, state, wo
         Steps(PLAIN, StepTiming()).submit(
             batch(resources=request_), "17", allocation, program="/bin/false", environ={}
         )
+
+
+def test_a_step_has_ended_once_slurm_shows_none_after_the_end_of_its_srun(tmp_path):
+    """One that is ended while it gets its place may leave its step, which is to be ended then."""
+    made = Steps(PLAIN, StepTiming())
+    allocation = steps.Allocation(state="RUNNING", cpus=4, most=3)
+    (job,) = made.submit(
+        attrs.evolve(batch(), output=tmp_path / "ab-system"),
+        "17",
+        allocation,
+        program="/bin/false",
+        environ={},
+    )
+    made._started[job].process.wait(PATIENCE)
+    placed = steps.Step(number="17.0", name=f"fiber-{RUN}.{job}", host="n1", seconds_left=None)
+
+    def phase(*shown):
+        (row,) = made.rows(shown, {})
+        return row.phase
+
+    # the list that was asked for before its end says nothing
+    assert phase() is Phase.ENDING
+    assert phase(placed) is Phase.PLACED
+    assert phase() is Phase.ENDED

@@ -62,6 +62,8 @@ class _Started:
     process: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
     was_placed: bool = False
+    #: True once its srun was seen to have ended
+    has_left: bool = False
     ended: End | None = None
     ended_at: float = 0.0
 
@@ -205,11 +207,15 @@ class Steps:
         with self._lock:
             for job_id, one in list(self._started.items()):
                 code = one.code()
-                if one.ended is None and code is not None and one.name not in placed:
+                # an srun that is ended while it gets its place may leave its step: whether it did is told
+                # by a list that was asked for after its end
+                if one.has_left and one.ended is None and one.name not in placed:
+                    assert code is not None
                     one.ended, one.ended_at = _end(one, code), now
+                one.has_left = code is not None
                 if one.ended is not None and now - one.ended_at > timing.remembered:
                     del self._started[job_id]
-                waits = one.ended is None and not one.was_placed and one.name not in placed
+                waits = not one.has_left and not one.was_placed and one.name not in placed
                 is_old = now - one.started_at > timing.again
                 if waits and is_old and now - self._away_at < timing.unsettled:
                     one.end()
@@ -318,7 +324,8 @@ def _unplaced(one: _Started, job_id: str, allocation: Row | None) -> Row:
     row = Row(id=job_id, phase=Phase.WAITING, run_id=one.run_id, message=_waits(job_id))
     if one.ended is None:
         # its program has ended, and srun has not yet
-        return values.evolve(row, phase=Phase.ENDING, message="") if one.was_placed else row
+        is_ending = one.was_placed or one.has_left
+        return values.evolve(row, phase=Phase.ENDING, message="") if is_ending else row
     end = one.ended
     row = values.evolve(
         row,
