@@ -1,6 +1,8 @@
 """Steps: where they are chosen, the command line of srun, and what Slurm says of them; without a cluster."""
 
+import signal
 from pathlib import Path
+from unittest import mock
 
 import attrs
 import pytest
@@ -12,6 +14,7 @@ from fiber_slurm import steps
 from fiber_slurm.allocation import Steps, StepTiming
 from fiber_slurm.config import SlurmConfig
 from fiber_slurm.rows import END, read_allocations
+from fiber_slurm.system import SlurmSystem
 from waiting import PATIENCE
 
 RUN = "0badcafe"
@@ -187,3 +190,13 @@ def test_a_step_has_ended_once_slurm_shows_none_after_the_end_of_its_srun(tmp_pa
     assert phase() is Phase.ENDING
     assert phase(placed) is Phase.PLACED
     assert phase() is Phase.ENDED
+
+
+def test_a_step_that_was_killed_in_vain_is_killed_again_and_a_job_is_ended():
+    """One that had no place yet may have got it since."""
+    system = mock.Mock()
+
+    SlurmSystem.end(system, ["17.ab-0", "18"])
+
+    system._cancel.assert_called_once_with(["18"])
+    system.signal.assert_called_once_with(["17.ab-0"], signal.SIGKILL)

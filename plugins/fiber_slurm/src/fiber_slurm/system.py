@@ -186,9 +186,11 @@ class SlurmSystem(BatchSystem):
 
     def end(self, ids: Sequence[str]) -> None:
         """Ask slurmctld to end jobs, because where a slurmstepd has died nobody passes a signal on."""
-        # steps are signalled by slurmctld anyhow
         if jobs := [job_id for job_id in ids if not steps.is_step(job_id)]:
             self._cancel(jobs)
+        if of_steps := [job_id for job_id in ids if steps.is_step(job_id)]:
+            # slurmctld passes it on anyhow; one that had no place the last time may have one now
+            self.signal(of_steps, signal.SIGKILL)
 
     def _cancel(self, ids: Sequence[str], *options: str) -> None:
         done = self._ask(["scancel", *options, *ids])
