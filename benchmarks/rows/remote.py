@@ -7,12 +7,12 @@ import multiprocessing
 import os
 import pickle
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks import tasks
 from benchmarks.model import FLOOR, OURS, Bar, Metric, Round, Sizes
+from benchmarks.round_trips import LARGE, Exchange, over_pipe, seconds
 
 CONTENDERS = (OURS, FLOOR)
 METRICS = (
@@ -27,54 +27,35 @@ METRICS = (
         more=True,
     ),
 )
-_LARGE = 4_000_000
 
 
 @contextlib.contextmanager
 def prepare(contender: str, sizes: Sizes) -> Iterator[Round]:
     with (_fiber if contender == OURS else _bare)() as exchange:
-
-        def seconds(message: Any, count: int) -> float:
-            start = time.perf_counter()
-            for _ in range(count):
-                exchange(message)
-            return (time.perf_counter() - start) / count
-
-        large = bytes(_LARGE)
+        large = bytes(LARGE)
         # the process is up
-        seconds(large, 1)
+        exchange(large)
 
         def once() -> dict[str, float]:
-            return {
-                "remote": 1e6 * seconds({"step": 1}, max(1, sizes.messages // 5)),
-                "remote-bytes": 2 * _LARGE / seconds(large, max(1, sizes.messages // 500)) / 1e6,
-            }
+            small = seconds(exchange, {"step": 1}, max(1, sizes.messages // 5))
+            took = seconds(exchange, large, max(1, sizes.messages // 500))
+            return {"remote": 1e6 * small, "remote-bytes": 2 * LARGE / took / 1e6}
 
         yield once
 
 
 @contextlib.contextmanager
-def _fiber() -> Iterator[Callable[[Any], Any]]:
+def _fiber() -> Iterator[Exchange]:
     # of this program alone, before it has a runtime
     os.environ["FIBER_LOCAL_TRANSPORT"] = "tls"
     import fiber
 
-    here, there = fiber.Pipe()
-    process = fiber.Process(target=tasks.echo, args=(there,))
-    process.start()
-    there.close()
-
-    def exchange(message: Any) -> Any:
-        here.send(message)
-        return here.recv()
-
-    yield exchange
-    here.send(None)
-    process.join()
+    with over_pipe(fiber) as exchange:
+        yield exchange
 
 
 @contextlib.contextmanager
-def _bare() -> Iterator[Callable[[Any], Any]]:
+def _bare() -> Iterator[Exchange]:
     import pynng
 
     from fiber._wire.identity import Credentials

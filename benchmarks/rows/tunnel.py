@@ -6,13 +6,11 @@ import contextlib
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from benchmarks import tasks
 from benchmarks.model import FLOOR, OURS, Bar, Metric, Round, Sizes
+from benchmarks.round_trips import LARGE, over_pipe, seconds
 
 CONTENDERS = (OURS, FLOOR)
 METRICS = (
@@ -30,7 +28,6 @@ METRICS = (
         more=True,
     ),
 )
-_LARGE = 4_000_000
 
 
 @contextlib.contextmanager
@@ -39,31 +36,17 @@ def prepare(contender: str, sizes: Sizes) -> Iterator[Round]:
         _use_remote_backend(Path(folder), streams=contender == OURS)
         import fiber
 
-        here, there = fiber.Pipe()
-        process = fiber.Process(target=tasks.echo, args=(there,))
-        process.start()
-        there.close()
+        with over_pipe(fiber) as exchange:
+            large = bytes(LARGE)
+            # the process is up, and the stream was measured
+            exchange(large)
 
-        def seconds(message: Any, count: int) -> float:
-            start = time.perf_counter()
-            for _ in range(count):
-                here.send(message)
-                here.recv()
-            return (time.perf_counter() - start) / count
+            def once() -> dict[str, float]:
+                small = seconds(exchange, {"step": 1}, max(1, sizes.messages // 10))
+                took = seconds(exchange, large, max(1, sizes.messages // 500))
+                return {"tunnel": 1e6 * small, "tunnel-bytes": 2 * LARGE / took / 1e6}
 
-        large = bytes(_LARGE)
-        # the process is up, and the stream was measured
-        seconds(large, 1)
-
-        def once() -> dict[str, float]:
-            return {
-                "tunnel": 1e6 * seconds({"step": 1}, max(1, sizes.messages // 10)),
-                "tunnel-bytes": 2 * _LARGE / seconds(large, max(1, sizes.messages // 500)) / 1e6,
-            }
-
-        yield once
-        here.send(None)
-        process.join()
+            yield once
 
 
 def _use_remote_backend(folder: Path, *, streams: bool) -> None:

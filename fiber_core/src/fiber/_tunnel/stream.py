@@ -152,11 +152,6 @@ class TunnelStream:
             self._say(*handshake.hello())
 
     @property
-    def is_proven(self) -> bool:
-        """True once the other side has proved itself."""
-        return self._records is not None
-
-    @property
     def waiting(self) -> int:
         """Bytes that were not taken yet."""
         return self._buffered.waiting

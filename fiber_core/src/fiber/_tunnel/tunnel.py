@@ -87,11 +87,6 @@ class Tunnel:
         self._probe: Callable[[], None] = lambda: None
 
     @property
-    def has_stream(self) -> bool:
-        """True while there is a stream."""
-        return self._stream is not None
-
-    @property
     def is_idle(self) -> bool:
         """True while there is no connection."""
         return not self._connections

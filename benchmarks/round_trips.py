@@ -1,0 +1,42 @@
+"""Round trips of the rows that send something to another process and wait until it is back."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from benchmarks import tasks
+
+__all__ = ["LARGE", "Exchange", "over_pipe", "seconds"]
+
+#: sends a message, and returns what comes back
+Exchange = Callable[[Any], Any]
+#: bytes of a large message
+LARGE = 4_000_000
+
+
+def seconds(exchange: Exchange, message: Any, count: int) -> float:
+    """Seconds for one of so many round trips."""
+    start = time.perf_counter()
+    for _ in range(count):
+        exchange(message)
+    return (time.perf_counter() - start) / count
+
+
+@contextlib.contextmanager
+def over_pipe(mp: Any) -> Iterator[Exchange]:
+    """A pipe of ``mp`` to a process that sends back what it gets, and ends with the context."""
+    here, there = mp.Pipe()
+    process = mp.Process(target=tasks.echo, args=(there,))
+    process.start()
+    there.close()
+
+    def exchange(message: Any) -> Any:
+        here.send(message)
+        return here.recv()
+
+    yield exchange
+    here.send(None)
+    process.join()
