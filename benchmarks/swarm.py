@@ -17,7 +17,7 @@ from typing import Any
 
 from fiber._agent import instructions as job_instructions
 from fiber._agent.instructions import Instructions
-from fiber._base.serial_executor import CallbackThread
+from fiber._base.threads import CallbackThread
 from fiber._runtime import runtime
 from fiber._tasks import protocol
 from fiber._tasks.dispatcher import Dispatcher

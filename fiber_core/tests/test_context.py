@@ -17,7 +17,7 @@ import fiber
 import fiber.context
 from commands import ran
 from fiber._agent.supervisor import preload
-from fiber._base import start_methods
+from fiber._base.interpreter import choose_start_method
 from waiting import PATIENCE
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
@@ -31,9 +31,9 @@ METHODS = [
 
 @pytest.fixture(autouse=True)
 def _nothing_chosen():
-    start_methods.choose(None)
+    choose_start_method(None)
     yield
-    start_methods.choose(None)
+    choose_start_method(None)
 
 
 def tell_methods(results):

@@ -9,7 +9,7 @@ from unittest.mock import Mock, call, patch
 
 import pytest
 
-from fiber._base.serial_executor import CallbackThread
+from fiber._base.threads import CallbackThread
 from fiber.exceptions import TerminatedError, WorkerCrashedError
 from fiber.results import AsyncResult, IMapIterator, MapResult, Stream, UnorderedStream
 

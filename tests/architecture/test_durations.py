@@ -17,7 +17,7 @@ BATCHING = re.compile(r"\bbatch|\bgather|\btogether\b", re.IGNORECASE)
 SETTING = re.compile(r"default of the setting")
 #: constants that nobody waits for, and what cannot be handed a value
 EXEMPT = {
-    "fiber/_base/waits.py": "how often a wait looks for signals, whatever it waits for",
+    "fiber/_base/threads.py": "how often a wait looks for signals, whatever it waits for",
     "fiber_k8s/log_cursor.py": "times of a log",
     "fiber_ssh/remote/": "runs on hosts that have no Fiber",
 }

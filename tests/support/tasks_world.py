@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-from fiber._base.serial_executor import CallbackThread
+from fiber._base.threads import CallbackThread
 from fiber._tasks import protocol
 from fiber._tasks.dispatcher import Dispatcher
 from fiber._tasks.outcomes import Outcomes

@@ -20,7 +20,7 @@ from multiprocessing import AuthenticationError, BufferTooShort
 from multiprocessing.connection import answer_challenge, deliver_challenge
 from typing import TYPE_CHECKING, Any
 
-from fiber._base.waits import turn
+from fiber._base.threads import turn
 from fiber._objects import store
 from fiber._objects.address import Kind
 from fiber._objects.auth_listener import AuthListener, connect_to, open_listener

@@ -1,6 +1,6 @@
 """Contexts: the package's functions and classes bound to a start method each.
 
-Each start method starts processes in Fiber's one way; see ``fiber._base.start_methods``.
+Each start method starts processes in Fiber's one way; see ``fiber._base.interpreter``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ from multiprocessing import context as _stdlib
 from multiprocessing.context import assert_spawning, get_spawning_popen, set_spawning_popen
 from typing import TYPE_CHECKING, Any
 
-from fiber._base import start_methods
+from fiber._base.interpreter import (
+    DEFAULT_START_METHOD,
+    choose_start_method,
+    chosen_start_method,
+    start_method_names,
+)
 from fiber.process import Process
 
 if TYPE_CHECKING:
@@ -324,11 +329,11 @@ class DefaultContext(BaseContext):
             RuntimeError: one was chosen before, or read, and not ``force``.
             ValueError: there is no method of that name on this platform.
         """
-        if start_methods.chosen() is not None and not force:
+        if chosen_start_method() is not None and not force:
             msg = "context has already been set"
             raise RuntimeError(msg)
         forget = method is None and force
-        start_methods.choose(None if forget else self.get_context(method).get_start_method())
+        choose_start_method(None if forget else self.get_context(method).get_start_method())
 
     def get_start_method(self, allow_none: bool = False) -> Any:
         """The name of the chosen start method.
@@ -336,13 +341,13 @@ class DefaultContext(BaseContext):
         Args:
             allow_none: True for None where none was chosen; if False the default is chosen now.
         """
-        if start_methods.chosen() is None and not allow_none:
-            start_methods.choose(start_methods.DEFAULT)
-        return start_methods.chosen()
+        if chosen_start_method() is None and not allow_none:
+            choose_start_method(DEFAULT_START_METHOD)
+        return chosen_start_method()
 
     def get_all_start_methods(self) -> list[str]:
         """All start methods of the platform, the default first."""
-        return start_methods.names()
+        return start_method_names()
 
 
 class FiberContext(BaseContext):
@@ -380,7 +385,7 @@ _concrete_contexts: dict[Any, Any] = {
         ("spawn", SpawnContext()),
         ("forkserver", ForkServerContext()),
     )
-    if name in start_methods.names()
+    if name in start_method_names()
 }
 _concrete_contexts["fiber"] = FiberContext()
 _default_context: DefaultContext = DefaultContext()

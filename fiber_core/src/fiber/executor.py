@@ -21,8 +21,8 @@ from multiprocessing import TimeoutError as _TimeoutError
 from multiprocessing import util
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
-from fiber._base.finalizing import unless_finalizing
-from fiber._base.waits import in_turns
+from fiber._base.interpreter import unless_finalizing
+from fiber._base.threads import in_turns
 from fiber._tasks.protocol import Mode
 from fiber._wire import fork
 from fiber._workers.group import WorkerGroups

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fiber import hints
-from fiber._base import start_methods
+from fiber._base.interpreter import choose_start_method, chosen_start_method
 from fiber._base.log import lazy_logger
 from fiber._launch.child import Child, log_end
 from fiber._launch.preparation import ignores_interrupts
@@ -94,7 +94,7 @@ class Process(_process.BaseProcess):
             "daemonic processes are not allowed to have children"
         )
         _stdlib._cleanup()  # noqa: SLF001 - as the stdlib's own start()
-        self._chosen_method = self._start_method or start_methods.chosen()
+        self._chosen_method = self._start_method or chosen_start_method()
         flush_standard_streams()
         _interrupt_children_at_exit()
         self._started_as(self._launch())
@@ -134,7 +134,7 @@ class Process(_process.BaseProcess):
 
     def _bootstrap(self, parent_sentinel: int | None = None) -> int:
         """In the child: run the process until it ends."""
-        start_methods.choose(self._chosen_method)
+        choose_start_method(self._chosen_method)
         # read by the stdlib, whose own contexts keep their start method
         self._start_method = None
         self.run = _noting_interrupts(self.run)  # type: ignore[method-assign]

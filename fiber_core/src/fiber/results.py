@@ -14,12 +14,12 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mappin
 from multiprocessing import TimeoutError as _TimeoutError
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from fiber._base.finalizing import unless_finalizing
-from fiber._base.waits import in_turns, turn
+from fiber._base.interpreter import unless_finalizing
+from fiber._base.threads import in_turns, turn, wait_ready
 from fiber.exceptions import WorkerCrashedError
 
 if TYPE_CHECKING:
-    from fiber._base.serial_executor import CallbackThread
+    from fiber._base.threads import CallbackThread
     from fiber._tasks.feeder import Feeder
 
 __all__ = [
@@ -301,8 +301,6 @@ class AsyncResult(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self.ready():
-            from fiber._base.asyncio_wait import wait_ready
-
             yield from wait_ready(self).__await__()
         return self.get(0)
 
@@ -491,8 +489,6 @@ class IMapIterator(Generic[T]):
                 raise StopAsyncIteration from None
             if found is not None:
                 break
-            from fiber._base.asyncio_wait import wait_ready
-
             await wait_ready(self._stream)
         value, error = found
         if error is not None:

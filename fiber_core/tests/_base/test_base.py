@@ -18,8 +18,8 @@ import pytest
 
 from fiber._base import entry_points as distributions
 from fiber._base import light_values as values
-from fiber._base.known_backends import known_backends
-from fiber._base.serial_executor import CallbackThread, SerialExecutor
+from fiber._base.entry_points import known_backends
+from fiber._base.threads import CallbackThread, SerialExecutor
 from fiber.exceptions import PeerLostError
 from fiber.model import JobState, JobStatus
 

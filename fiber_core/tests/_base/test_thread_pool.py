@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from fiber._base.thread_pool import ThreadPool
+from fiber._base.threads import ThreadPool
 from waiting import until
 
 

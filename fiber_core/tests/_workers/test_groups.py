@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 import fiber
-from fiber._base.serial_executor import CallbackThread
+from fiber._base.threads import CallbackThread
 from fiber._tasks.protocol import Mode
 from fiber._workers.group import WorkerGroups
 from fiber._workers.options import PoolOptions, resolve_chunksize

@@ -2,7 +2,8 @@
 
 The stdlib's module imports thirty others, a tenth of the time to a program's first result. It is
 used all the same where something else than folders may offer distributions: an archive on
-``sys.path``, or another finder on ``sys.meta_path``.
+``sys.path``, or another finder on ``sys.meta_path``. Published backends are known by name without being
+installed, from a data file.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-__all__ = ["EntryPoint", "entry_points", "load_object", "version"]
+from fiber._base import values
+
+__all__ = ["EntryPoint", "KnownBackend", "entry_points", "known_backends", "load_object", "version"]
 
 _INFO = (".dist-info", ".egg-info")
 
@@ -151,3 +154,27 @@ def _read(folder: str, name: str) -> str:
 def _header(text: str, name: str) -> str:
     found = re.search(rf"^{name}:\s*(.*?)\s*$", text.partition("\n\n")[0], re.MULTILINE)
     return found[1] if found else ""
+
+
+@values.frozen(kw_only=True)
+class KnownBackend:
+    """A published backend."""
+
+    #: canonical name
+    name: str
+    #: distribution to install
+    distribution: str
+    #: other accepted names
+    aliases: tuple[str, ...] = values.field(default=(), converter=tuple)
+
+
+@functools.cache
+def known_backends() -> Mapping[str, KnownBackend]:
+    """Return the published backends by canonical name."""
+    # not on the way to a program's first result
+    import json
+    from pathlib import Path
+
+    text = Path(__file__).with_name("known_backends.json").read_text(encoding="utf-8")
+    found = json.loads(text)
+    return {name: KnownBackend(name=name, **fields) for name, fields in found.items()}

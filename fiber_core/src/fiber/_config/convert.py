@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, Union
 
 from fiber._base import light_values
-from fiber._base.known_backends import known_backends
+from fiber._base.entry_points import known_backends
 from fiber._base.log import lazy_logger
 from fiber._config.sources import DEFAULT_SECTION, FileSettings, Origin, OriginKind, RawValue
 from fiber.exceptions import ConfigError

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from multiprocessing import util
 from typing import TYPE_CHECKING, Any
 
-from fiber._base.finalizing import unless_finalizing
+from fiber._base.interpreter import unless_finalizing
 from fiber._base.log import lazy_logger
-from fiber._base.waits import turn
+from fiber._base.threads import turn
 from fiber._launch import status_merge
 from fiber.exceptions import FiberError, StartError
 from fiber.model import Job, JobState, JobStatus, ProcessStatus, Reason, ReasonKind

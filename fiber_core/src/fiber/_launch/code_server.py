@@ -22,7 +22,7 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from fiber._base.serial_executor import CallbackThread
+from fiber._base.threads import CallbackThread
 from fiber._launch import module_server
 
 __all__ = ["CodeServer", "Ignore", "IgnoredBy", "compile_pattern", "digest_of", "parse"]

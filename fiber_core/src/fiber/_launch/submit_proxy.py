@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
-from fiber._base.thread_pool import ThreadPool
+from fiber._base.threads import ThreadPool
 from fiber._wire import codec
 from fiber._wire.frames import Kind
 from fiber.abc import Backend

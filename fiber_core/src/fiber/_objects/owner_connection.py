@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fiber._base.entry_points import load_object
-from fiber._base.serial_executor import SerialExecutor
+from fiber._base.threads import SerialExecutor
 from fiber._objects import protocol
 from fiber._objects.protocol import Op
 from fiber._objects.queue.progress import ProgressPage, ProgressSlot

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
 from fiber._base.entry_points import load_object
-from fiber._base.serial_executor import SerialExecutor
-from fiber._base.waits import turn
+from fiber._base.threads import SerialExecutor, turn
 from fiber._objects.address import SOCKETS, Address, Kind, auth_domain_of
 from fiber._objects.auth_domain import AuthDomains
 from fiber._objects.blocks.copies import UnusedCopies

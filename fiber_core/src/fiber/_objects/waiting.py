@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from fiber._base import values
-from fiber._base.waits import in_turns
+from fiber._base.threads import in_turns
 from fiber._objects.protocol import Notice, Outcome
 from fiber._objects.queue.messages import Item
 from fiber._objects.queue.requests import Offer, Request

@@ -18,8 +18,7 @@ import pluggy
 from fiber import abc, hookspecs
 from fiber._base import entry_points as distributions
 from fiber._base import light_values, values
-from fiber._base.entry_points import EntryPoint
-from fiber._base.known_backends import known_backends
+from fiber._base.entry_points import EntryPoint, known_backends
 from fiber._base.log import lazy_logger
 from fiber.abc import ResourceProvider
 from fiber.exceptions import (

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
 from fiber._base.loop import SharedLoop
-from fiber._base.waits import in_turns
+from fiber._base.threads import in_turns
 from fiber._ring import events
 from fiber._ring.machine import RingMachine
 from fiber._ring.member import MemberProcess, MemberSpec, MemberThread

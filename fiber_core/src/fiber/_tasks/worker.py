@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fiber._base.entry_points import load_object
-from fiber._base.process_memory import resident
+from fiber._base.interpreter import resident
 from fiber._tasks import arguments, protocol
 from fiber._tasks.call import Unsendable, name_of
 from fiber._tasks.outcomes import Outcomes

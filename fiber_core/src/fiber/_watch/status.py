@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
-from fiber._base.process_memory import resident
+from fiber._base.interpreter import resident
 from fiber._objects.address import Kind
 from fiber._objects.queue.channel import Channel
 from fiber._objects.store import Store

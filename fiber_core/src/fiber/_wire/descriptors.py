@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from fiber._base.finalizing import unless_finalizing
-from fiber._base.waits import in_turns
+from fiber._base.interpreter import unless_finalizing
+from fiber._base.threads import in_turns
 
 #: address and port; the address packed as by ``socket.inet_pton``, IPv4 in four bytes
 SocketAddress = tuple[bytes, int]

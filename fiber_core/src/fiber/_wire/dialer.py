@@ -16,7 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from fiber._base.finalizing import unless_finalizing
+from fiber._base.interpreter import unless_finalizing
 from fiber._wire import descriptors, fork, frames
 from fiber._wire.identity import Credentials
 from fiber._wire.reactor import Reactor

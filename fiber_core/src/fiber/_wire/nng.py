@@ -36,7 +36,7 @@ import pynng
 from pynng import ffi, lib
 
 from fiber._base import values
-from fiber._base.finalizing import unless_finalizing
+from fiber._base.interpreter import unless_finalizing
 from fiber._wire import descriptors, fork, frames
 from fiber._wire.descriptors import Connection, SocketAddress
 from fiber._wire.identity import Credentials

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-from fiber._base.finalizing import unless_finalizing
+from fiber._base.interpreter import unless_finalizing
 from fiber._base.loop import drained, wake, wake_pipe
 from fiber._wire import descriptors, fork
 from fiber._wire.reactor import Reactor

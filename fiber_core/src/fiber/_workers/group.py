@@ -17,7 +17,7 @@ from fiber import hints
 from fiber._base import values
 from fiber._base.entry_points import load_object
 from fiber._base.log import lazy_logger
-from fiber._base.serial_executor import CallbackThread
+from fiber._base.threads import CallbackThread
 from fiber._launch.child import Child
 from fiber._runtime.runtime import brief_errors
 from fiber._runtime.start import flush_standard_streams, ready_runtime

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fiber._base.serial_executor import SerialExecutor
+from fiber._base.threads import SerialExecutor
 from fiber._tasks.protocol import Mode
 from fiber._wire import codec
 from fiber.exceptions import FiberError

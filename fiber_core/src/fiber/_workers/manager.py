@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from fiber._base.log import lazy_logger
-from fiber._base.waits import in_turns
+from fiber._base.threads import in_turns
 from fiber._launch.child import Child
 from fiber._workers.records import WorkerRecord
 from fiber._workers.state import (

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from fiber._agent.job.config import MODULE
-from fiber._base.serial_executor import SerialExecutor
+from fiber._base.threads import SerialExecutor
 from fiber.cli.session import Session
 from fiber.exceptions import FiberError
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fiber._base.waits import ending_signals, next_item
+from fiber._base.threads import ending_signals, next_item
 from fiber.cli.errors import Interrupted
 from fiber.exceptions import BackendUnavailableError
 

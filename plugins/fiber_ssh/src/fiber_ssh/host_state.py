@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fiber._agent.resources.allocator import Allocator
 from fiber._agent.resources.probe import check_devices, probe_argv, provider_of
-from fiber._base.serial_executor import CallbackThread
+from fiber._base.threads import CallbackThread
 from fiber.abc import ResourceProvider
 from fiber.backend_parts.threads import run_at_once
 from fiber.exceptions import BackendError, BackendUnavailableError, FiberError, ResourceError

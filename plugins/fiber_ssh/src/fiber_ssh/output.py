@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 
 from fiber._agent.supervisor.output import LinePrefix
-from fiber._base.serial_executor import CallbackThread
+from fiber._base.threads import CallbackThread
 from fiber_ssh.agent_link import AgentLink
 from fiber_ssh.submission import Submission
 

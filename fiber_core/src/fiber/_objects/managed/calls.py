@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from fiber._base import values
-from fiber._base.waits import in_turns
+from fiber._base.threads import in_turns
 from fiber._objects import protocol
 from fiber._objects.address import Address
 from fiber._objects.handle import decode

@@ -18,7 +18,7 @@ import select
 import threading
 from typing import TYPE_CHECKING
 
-from fiber._base.waits import TURN
+from fiber._base.threads import TURN
 from fiber._objects.address import Kind, Shape
 from fiber._objects.handle import ChannelObject, decode, encode
 from fiber._objects.pipe.packets import PacketLoop, PacketSocket

@@ -6,7 +6,7 @@ memfd that comes with the message, which has its length; ``REFERENCES`` for an i
 item. Where the message is dropped unread the kernel closes the receipt, which its sender sees.
 
 A socket is shared with other processes, so it stays in blocking mode. It has the kernel's timeouts: a call
-that waits returns after :data:`~fiber._base.waits.TURN` seconds, so that handlers of signals are run.
+that waits returns after :data:`~fiber._base.threads.TURN` seconds, so that handlers of signals are run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 
-from fiber._base.waits import TURN, in_turns
+from fiber._base.threads import TURN, in_turns
 from fiber._objects.descriptor_passing import CLOSE_ON_EXEC
 from fiber._objects.pipe import memories, receive_buffers
 from fiber._objects.pipe.memories import ItemInMemory, Memory

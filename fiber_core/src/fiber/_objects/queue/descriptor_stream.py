@@ -21,7 +21,7 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from fiber._base.finalizing import unless_finalizing
+from fiber._base.interpreter import unless_finalizing
 from fiber._objects import descriptor_passing, protocol
 from fiber._objects.descriptor_passing import CLOSE_ON_EXEC
 from fiber._objects.handle import encode, encode_into

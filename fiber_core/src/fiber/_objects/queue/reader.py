@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from fiber._base.waits import turn
+from fiber._base.threads import turn
 from fiber._objects import protocol
 from fiber._objects.pipe.memories import ItemInMemory
 from fiber._objects.protocol import Mode, Notice, Op

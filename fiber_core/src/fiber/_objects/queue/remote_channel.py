@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fiber._base.waits import in_turns
+from fiber._base.threads import in_turns
 from fiber._objects import protocol
 from fiber._objects.address import Address
 from fiber._objects.owner_connection import Owner

@@ -26,7 +26,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
-from fiber._base.waits import in_turns
+from fiber._base.threads import in_turns
 from fiber._objects import protocol
 from fiber._objects.address import Kind
 from fiber._objects.protocol import Notice, Op

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from fiber._base.waits import TURN
+from fiber._base.threads import TURN
 from fiber._objects.waiting import HAS_TWO_CPUS
 from fiber._wire import fork
 

@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from fiber._base import values
-from fiber._base.waits import TURN
+from fiber._base.threads import TURN
 from fiber._objects.address import Kind
 from fiber._objects.memory.heap import Allocation, heap_of
 from fiber._objects.owned_object import OwnedObject

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fiber._base import values
-from fiber._base.waits import turn
+from fiber._base.threads import turn
 from fiber._objects.sync.monitor import LOOKS, Monitored, Word
 from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
 from fiber._objects.sync.wait_queue import Status

@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fiber._base.waits import turn
+from fiber._base.threads import turn
 from fiber._objects.sync.monitor import LOOKS, SharedState, Word
 from fiber._objects.waiting import Deadline
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, TypeAlias
 
-from fiber._base.waits import TURN
+from fiber._base.threads import TURN
 from fiber._objects.address import Kind, shape_of
 from fiber._objects.sync.hold import HoldMixin, LocalHold
 from fiber._objects.sync.monitor import LOOKS, Monitored, Turns, Word

@@ -19,7 +19,7 @@ from typing import Any
 
 from fiber import queues
 from fiber._base import values
-from fiber._base.waits import ending_signals
+from fiber._base.threads import ending_signals
 from fiber._ring.command_rings import records
 from fiber._ring.command_rings.control import ControlServer
 from fiber._ring.command_rings.records import Record, to_json

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 
 from fiber._base import values
-from fiber._base.waits import ending_signals
+from fiber._base.threads import ending_signals
 from fiber._ring.controller import RingController
 from fiber._ring.model import Group
 from fiber._ring.mpi.arguments import RunSpec

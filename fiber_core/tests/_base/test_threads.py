@@ -3,18 +3,18 @@
 import sys
 
 from commands import ran
-from fiber._base import waits
-from fiber._base.waits import TURN, in_turns, turn
+from fiber._base import threads
+from fiber._base.threads import TURN, in_turns, turn
 
 #: the signal is delivered to another thread while the main one waits, as it may be
 PROGRAM = """
 import signal, threading, time
 import fiber
-from fiber._base import waits
+from fiber._base import threads
 from fiber.cli.watch import Watcher
 from fiber.executor import Future
 
-waits.TURN = 0.5
+threads.TURN = 0.5
 
 def interrupt(main):
     switches = None
@@ -55,7 +55,7 @@ def test_a_wait_is_in_turns_and_ends_with_its_time(monkeypatch):
         clock[0] += seconds
         return clock[0] in {3.5, 7}
 
-    monkeypatch.setattr(waits.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(threads.time, "monotonic", lambda: clock[0])
     assert [in_turns(wait, timeout) for timeout in (2.5, 0, 50)] == [False, False, True]
     assert asked == [1, 1, 0.5, 0, 1]
     clock[0] = 4
