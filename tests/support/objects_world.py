@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 
+from fiber._base.loop import Reactor
 from fiber._launch.router import Router
 from fiber._objects.address import Kind
 from fiber._objects.queue.channel import Channel
@@ -18,7 +19,6 @@ from fiber._wire import frames
 from fiber._wire.client import Client
 from fiber._wire.endpoint import Endpoint
 from fiber._wire.identity import Credentials
-from fiber._wire.reactor import Reactor
 from fiber.exceptions import PeerLostError
 from fiber.model.timing import Timing
 from wire_world import address, hello

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+from fiber._base.loop import Timer
 from fiber._base.threads import CallbackThread
 from fiber._tasks import protocol
 from fiber._tasks.dispatcher import Dispatcher
@@ -19,7 +20,6 @@ from fiber._tasks.outcomes import Outcomes
 from fiber._tasks.protocol import Done, Mode, Tasks
 from fiber._wire import codec, frames
 from fiber._wire.frames import Kind, Message
-from fiber._wire.reactor import Timer
 from fiber.exceptions import BackendUnavailableError, PeerLostError
 from fiber.model import JobState, JobStatus, Reason, ReasonKind
 

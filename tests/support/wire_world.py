@@ -20,6 +20,7 @@ import attrs
 import pytest
 
 import waiting
+from fiber._base.loop import Reactor
 from fiber._wire import frames
 from fiber._wire.endpoint import Endpoint, Peer
 from fiber._wire.frames import Kind, Message
@@ -28,7 +29,6 @@ from fiber._wire.identity import Credentials
 from fiber._wire.link import Link, socket_for
 from fiber._wire.listener import UnixListener
 from fiber._wire.nng import NngDialer, RawListener, RawSocket
-from fiber._wire.reactor import Reactor
 from fiber.exceptions import PeerLostError, TransportError
 from fiber.model.network import ListenAddress
 from fiber.model.timing import Timing

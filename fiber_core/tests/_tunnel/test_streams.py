@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from fiber._base.loop import Reactor
 from fiber._tunnel.buffered import Buffered
 from fiber._tunnel.mux import MAX_DATA, PING, WINDOW, Event, Kind, Mux, Resumption
 from fiber._tunnel.routes import Route, is_route, parse, route_to
 from fiber._tunnel.stream import Records
-from fiber._wire.reactor import Reactor
 from fiber.exceptions import WireError
 
 

@@ -7,9 +7,9 @@ import resource
 
 import pytest
 
+from fiber._base.loop import Reactor
 from fiber._wire import codec
 from fiber._wire.identity import Credentials
-from fiber._wire.reactor import Reactor
 from making import making
 from wire_world import TIMEOUT, ListeningEndpoint, Mailbox, address, nng_dialer, raw_listener
 

@@ -10,10 +10,10 @@ from unittest.mock import DEFAULT, Mock
 
 import pytest
 
+from fiber._base.loop import Reactor
 from fiber._wire.dialer import UnixDialer
 from fiber._wire.identity import Credentials
 from fiber._wire.listener import UnixListener
-from fiber._wire.reactor import Reactor
 from fiber.exceptions import TransportError, WireError
 from wire_world import TIMEOUT, readable
 

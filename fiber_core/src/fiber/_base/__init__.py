@@ -4,7 +4,7 @@
 values           how the project declares value classes: attrs' names, for type checkers attrs itself
 light_values     the implementation of ``values`` at run time, without importing attrs
 entry_points     installed distributions, without importlib.metadata, and names of published ones
-loop             event loop of one thread: descriptors and timers
+loop             event loops: of one thread, and with calls from others (the handler thread's)
 threads          threads that run actions in order, and waits of which Ctrl-C is always noticed
 field_docs       text that ``help()`` shows of a value class, from comments in the source
 interpreter      memory, start method and end of this process

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from fiber._agent.instructions import Instructions
+    from fiber._base.loop import Reactor
     from fiber._config.settings import Config
     from fiber._launch.launcher import Launcher
     from fiber._launch.router import Router
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from fiber._wire.endpoint import Endpoint
     from fiber._wire.handshake import Hello
     from fiber._wire.identity import Credentials
-    from fiber._wire.reactor import Reactor
     from fiber.abc import Backend
     from fiber.exceptions import BackendError
     from fiber.model.job import Job, JobSpec

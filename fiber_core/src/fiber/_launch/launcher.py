@@ -38,10 +38,10 @@ from fiber.model import (
 )
 
 if TYPE_CHECKING:
+    from fiber._base.loop import Timer
     from fiber._launch.context import LaunchContext
     from fiber._launch.remote_monitor import RemoteJobMonitor
     from fiber._wire.endpoint import Peer
-    from fiber._wire.reactor import Timer
     from fiber.model import Job
 
 log = lazy_logger()

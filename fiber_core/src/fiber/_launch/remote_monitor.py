@@ -32,11 +32,11 @@ from fiber.model import JobState, JobStatus, Reason, ReasonKind
 
 if TYPE_CHECKING:
     from fiber._agent.instructions import Instructions
+    from fiber._base.loop import Timer
     from fiber._launch.child import Child
     from fiber._launch.context import LaunchContext
     from fiber._wire.endpoint import Peer
     from fiber._wire.frames import Message
-    from fiber._wire.reactor import Timer
     from fiber.model import Job, JobSpec
 
 __all__ = ["OutputPrinter"]

@@ -35,6 +35,7 @@ from fiber.model import BackendContext, JobSpec
 
 if TYPE_CHECKING:
     from fiber._agent.instructions import Instructions
+    from fiber._base.loop import Reactor
     from fiber._config.settings import Config
     from fiber._launch.child import Child
     from fiber._launch.launcher import Launcher
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from fiber._wire.endpoint import Endpoint
     from fiber._wire.handshake import Hello
     from fiber._wire.link import Link
-    from fiber._wire.reactor import Reactor
     from fiber.model import BackendInfo, Job
 
 log = lazy_logger()
@@ -368,7 +368,7 @@ class Runtime:
         with self._lock:
             if self._reactor is None:
                 self._refuse_if_closed()
-                from fiber._wire.reactor import Reactor
+                from fiber._base.loop import Reactor
 
                 self._reactor = Reactor()
                 fork.register(self._reactor)

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from fiber._base.loop import Reactor, Timer
 from fiber._base.slowness import Lately, lately
 from fiber._tasks import protocol
 from fiber._tasks.call import Call, Sink
@@ -26,7 +27,6 @@ from fiber._tasks.session import Session
 from fiber._tasks.shared_payload import PayloadStore, SharedFunctions
 from fiber._wire.endpoint import Peer
 from fiber._wire.frames import Kind, Message
-from fiber._wire.reactor import Reactor, Timer
 from fiber.exceptions import WireError
 from fiber.model.job import Attempt
 

@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable
 
+from fiber._base.loop import Reactor
 from fiber._base.threads import ThreadPool
 from fiber._tunnel import routes
 from fiber._tunnel.ports import Ports, connect
@@ -20,7 +21,6 @@ from fiber._tunnel.tunnel import Tunnel
 from fiber._wire import fork
 from fiber._wire.handshake import Hello
 from fiber._wire.identity import Credentials
-from fiber._wire.reactor import Reactor
 from fiber.exceptions import WireError
 from fiber.model.timing import Timing
 

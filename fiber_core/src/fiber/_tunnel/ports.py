@@ -8,9 +8,9 @@ import socket
 import threading
 from collections.abc import Callable
 
+from fiber._base.loop import Reactor
 from fiber._tunnel.routes import Route
 from fiber._wire.descriptors import NO_ROOM
-from fiber._wire.reactor import Reactor
 from fiber.exceptions import TransportError, WireError
 from fiber.model.timing import Timing
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from fiber._base.loop import Reactor
 from fiber._tunnel import routes
 from fiber._tunnel.buffered import Buffered
 from fiber._tunnel.ports import Ports, accept_on, connect
@@ -23,7 +24,6 @@ from fiber._tunnel.stream import TunnelStream, listener_handshake
 from fiber._tunnel.tunnel import Tunnel
 from fiber._wire.handshake import Hello
 from fiber._wire.identity import Credentials
-from fiber._wire.reactor import Reactor
 from fiber.exceptions import TransportError, WireError
 from fiber.model.timing import Timing
 

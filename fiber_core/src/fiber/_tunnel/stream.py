@@ -21,12 +21,12 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+from fiber._base.loop import Reactor
 from fiber._tunnel.buffered import Buffered
 from fiber._tunnel.mux import MAX_DATA, Frame
 from fiber._wire import frames
 from fiber._wire.handshake import DialerHandshake, Hello, ListenerHandshake
 from fiber._wire.identity import Credentials
-from fiber._wire.reactor import Reactor
 from fiber.exceptions import HandshakeError, WireError
 
 __all__ = ["Records", "TunnelStream", "dialer_handshake", "listener_handshake"]

@@ -7,10 +7,10 @@ import socket
 import time
 from collections.abc import Callable
 
+from fiber._base.loop import Reactor
 from fiber._tunnel.buffered import Buffered
 from fiber._tunnel.mux import MAX_DATA, PING, WINDOW, Event, Frame, Kind, Mux, Resumption
 from fiber._tunnel.stream import TunnelStream
-from fiber._wire.reactor import Reactor
 from fiber.exceptions import WireError
 from fiber.model.timing import Timing
 

@@ -17,7 +17,6 @@ listener        Unix sockets, listening side
 dialer          Unix sockets, dialing side
 nng             both sides over nng; with ``fork`` the only importer of pynng
 link, client    a connection to another process's endpoint; calls over it
-reactor         the handler thread: descriptors, timers, posted calls
 codec           objects to bytes: pickle, cloudpickle, exceptions with tracebacks
 descriptors     limits, ownership and inspection of file descriptors
 fork            what a fork by user code does to open sockets

@@ -12,13 +12,13 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 
+from fiber._base.loop import Reactor
 from fiber._base.threads import in_turns
 from fiber._wire import codec, fork, frames
 from fiber._wire.frames import Kind, Message
 from fiber._wire.handshake import Hello
 from fiber._wire.identity import Credentials
 from fiber._wire.link import Link
-from fiber._wire.reactor import Reactor
 from fiber._wire.reading import Action
 from fiber.exceptions import PeerLostError, TransportError
 from fiber.model.timing import Timing

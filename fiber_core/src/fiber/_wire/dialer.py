@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from fiber._base.interpreter import unless_finalizing
+from fiber._base.loop import Reactor
 from fiber._wire import descriptors, fork, frames
 from fiber._wire.identity import Credentials
-from fiber._wire.reactor import Reactor
 from fiber.exceptions import PeerLostError, TransportError
 
 #: how URLs of such sockets begin

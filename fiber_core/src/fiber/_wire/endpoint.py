@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from fiber._base.log import lazy_logger
+from fiber._base.loop import Reactor, Timer
 from fiber._wire import descriptors, fork, frames
 from fiber._wire.frames import Kind, Message
 from fiber._wire.handshake import Hello, ListenerHandshake
 from fiber._wire.identity import Credentials
-from fiber._wire.reactor import Reactor, Timer
 from fiber._wire.reading import Action, Reading
 from fiber.exceptions import HandshakeError, TransportError, WireError
 from fiber.model.network import ListenAddress

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from fiber._base.loop import Reactor
 from fiber._wire import descriptors, frames
 from fiber._wire.frames import Kind, Message
 from fiber._wire.handshake import DialerHandshake, Hello
 from fiber._wire.identity import Credentials
-from fiber._wire.reactor import Reactor
 from fiber._wire.reading import Action, Reading
 from fiber.exceptions import HandshakeError, PeerLostError, TransportError
 from fiber.model.timing import Timing

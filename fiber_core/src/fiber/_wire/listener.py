@@ -16,10 +16,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from fiber._base.log import lazy_logger
+from fiber._base.loop import Reactor
 from fiber._wire import descriptors, fork, frames
 from fiber._wire.dialer import SCHEME
 from fiber._wire.identity import Credentials
-from fiber._wire.reactor import Reactor
 from fiber.exceptions import TransportError, WireError
 
 log = lazy_logger()

@@ -37,10 +37,10 @@ from pynng import ffi, lib
 
 from fiber._base import values
 from fiber._base.interpreter import unless_finalizing
+from fiber._base.loop import Reactor, Timer
 from fiber._wire import descriptors, fork, frames
 from fiber._wire.descriptors import Connection, SocketAddress
 from fiber._wire.identity import Credentials
-from fiber._wire.reactor import Reactor, Timer
 from fiber._wire.reading import Reading
 from fiber.exceptions import HandshakeError, TransportError
 from fiber.model.timing import Timing

@@ -24,9 +24,8 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from fiber._base.interpreter import unless_finalizing
-from fiber._base.loop import drained, wake, wake_pipe
+from fiber._base.loop import Reactor, drained, wake, wake_pipe
 from fiber._wire import descriptors, fork
-from fiber._wire.reactor import Reactor
 from fiber.exceptions import TransportError, WireError
 
 #: what is to be done with a frame, once it is consumed; doing it twice does no harm

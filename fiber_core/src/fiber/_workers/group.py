@@ -35,8 +35,8 @@ from fiber.model import JobStatus, ResourceRequest, Timing
 from fiber.process import names_of, requested
 
 if TYPE_CHECKING:
+    from fiber._base.loop import Timer
     from fiber._runtime.runtime import Runtime
-    from fiber._wire.reactor import Timer
 
 log = lazy_logger()
 
