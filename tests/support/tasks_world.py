@@ -16,8 +16,7 @@ from fiber._base.loop import Timer
 from fiber._base.threads import CallbackThread
 from fiber._tasks import protocol
 from fiber._tasks.dispatcher import Dispatcher
-from fiber._tasks.outcomes import Outcomes
-from fiber._tasks.protocol import Done, Mode, Tasks
+from fiber._tasks.protocol import Done, Mode, Outcomes, Tasks
 from fiber._wire import codec, frames
 from fiber._wire.frames import Kind, Message
 from fiber.exceptions import BackendUnavailableError, PeerLostError

@@ -25,9 +25,8 @@ from fiber._base.interpreter import unless_finalizing
 from fiber._base.threads import in_turns
 from fiber._tasks.protocol import Mode
 from fiber._wire import fork
-from fiber._workers.group import WorkerGroups
+from fiber._workers.group import PoolOptions, WorkerGroups, require_int
 from fiber._workers.open_calls import OpenCalls, TaskCall, task_of
-from fiber._workers.options import PoolOptions, require_int
 from fiber.exceptions import FiberError, StartError
 from fiber.process import Process
 from fiber.results import Stream

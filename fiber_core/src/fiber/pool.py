@@ -148,7 +148,7 @@ class Pool:
         # first, so that __del__ of a pool that was never made finds it
         self._state = TERMINATE
         with supervisor_ahead():
-            from fiber._workers.options import PoolOptions
+            from fiber._workers.group import PoolOptions
 
             options = PoolOptions(
                 size=processes,
@@ -458,7 +458,7 @@ class Pool:
         error_callback: Any,
         progress: bool | Callable[[Progress], object],
     ) -> _Map:
-        from fiber._workers.options import resolve_chunksize
+        from fiber._workers.group import resolve_chunksize
         from fiber.results import MapResult
 
         chunk = resolve_chunksize(chunksize)
@@ -506,7 +506,7 @@ class Pool:
         progress: bool | Callable[[Progress], object],
     ) -> Stream:
         from fiber._tasks.protocol import Mode
-        from fiber._workers.options import resolve_chunksize
+        from fiber._workers.group import resolve_chunksize
 
         chunk = resolve_chunksize(chunksize)
         if progress is False:

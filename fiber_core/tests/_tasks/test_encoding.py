@@ -10,11 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber._tasks import arguments, protocol
-from fiber._tasks.arguments import LOCATOR, are_constant, encode
+from fiber._tasks import protocol
 from fiber._tasks.call import Call
-from fiber._tasks.outcomes import Outcomes, ReceivedOutcomes
-from fiber._tasks.protocol import Done, Mode, Tasks
+from fiber._tasks.protocol import (
+    LOCATOR,
+    Done,
+    Mode,
+    Outcomes,
+    ReceivedOutcomes,
+    Tasks,
+    are_constant,
+    encode_arguments,
+)
 from fiber._wire import codec, frames
 from fiber.exceptions import WireError
 from fiber.model import Reason, ReasonKind
@@ -207,10 +214,10 @@ def nowhere(place):
 
 
 def round_trip(units, place=None, find=nowhere):
-    apart, segments = encode(units, place)
+    apart, segments = encode_arguments(units, place)
     assert apart
     # as it arrives: nobody else has it
-    return arguments.read(memoryview(bytearray(frames.joined(segments))), find)
+    return protocol.read_arguments(memoryview(bytearray(frames.joined(segments))), find)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +234,7 @@ def test_anything_else_may_be_changed(items):
 
 def test_a_buffer_of_several_units_is_sent_once_and_is_one_of_each():
     array = OutOfBand(bytes(SIZE))
-    _, segments = encode([[array], [array], [array]])
+    _, segments = encode_arguments([[array], [array], [array]])
     assert sum(map(len, segments)) < 2 * SIZE
     first, second, third = round_trip([[array], [array], [array]])
     first[0], second[0] = 1, 2
@@ -265,14 +272,14 @@ def test_references_to_nothing_are_refused(references):
         + frames.joined(frames.pack(pickle.dumps([1]), [b"z" * SIZE]))
     )
     with pytest.raises(WireError, match="refer to buffer"):
-        list(arguments._opened(references, [memoryview(b"")], nowhere))
-    assert arguments.read(memoryview(body), nowhere) == [1]
+        list(protocol._opened(references, [memoryview(b"")], nowhere))
+    assert protocol.read_arguments(memoryview(body), nowhere) == [1]
 
 
 @pytest.mark.parametrize("body", [b"", b"\x01\0\0", b"\xff" * 4 + bytes(16), b"\2\0\0\0"])
 def test_nonsense_is_refused(body):
     with pytest.raises(WireError):
-        arguments.read(memoryview(body), nowhere)
+        protocol.read_arguments(memoryview(body), nowhere)
 
 
 # Outcomes of several items travel together and arrive as they would have alone.

@@ -6,8 +6,7 @@ import pytest
 
 from fiber._tasks import protocol
 from fiber._tasks.call import Call
-from fiber._tasks.outcomes import ReceivedOutcomes
-from fiber._tasks.protocol import Mode, Tasks
+from fiber._tasks.protocol import Mode, ReceivedOutcomes, Tasks
 from fiber._tasks.shared_payload import SHARE_THRESHOLD, RepeatedBuffers
 from fiber._tasks.worker import DescriptorsLostError, Worker
 from fiber._wire.frames import Kind

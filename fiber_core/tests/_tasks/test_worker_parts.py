@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from fiber._tasks import protocol
 from fiber._tasks import worker as module
-from fiber._tasks.outcomes import ReceivedOutcomes
-from fiber._tasks.protocol import Tasks
+from fiber._tasks.protocol import ReceivedOutcomes, Tasks
 from fiber._tasks.worker import Batch, ControlReader, FunctionCache, RunningEntry
 from fiber._wire import codec, frames
 from tasks_world import FakePayload

@@ -7,8 +7,7 @@ import pytest
 import fiber
 from fiber._base.threads import CallbackThread
 from fiber._tasks.protocol import Mode
-from fiber._workers.group import WorkerGroups
-from fiber._workers.options import PoolOptions, resolve_chunksize
+from fiber._workers.group import PoolOptions, WorkerGroups, resolve_chunksize
 from fiber.results import AsyncResult
 from pool_tasks import same
 

@@ -3,7 +3,7 @@
 ``Pool.map`` makes a :class:`call.Call`: the function pickled once, the items, the sink of the
 results. The :class:`dispatcher.Dispatcher` adds it to the pending table (:mod:`fiber._tasks.pending`),
 which decides which worker gets which items, and carries out the table's commands: a
-:class:`session.Session` sends entries to one worker. In the worker process :class:`worker.Worker`
+:class:`dispatcher.Session` sends entries to one worker. In the worker process :class:`worker.Worker`
 runs them as batches and sends outcomes back, which the dispatcher gives to the call's sink.
 
 Invariants: each item has exactly one outcome, whatever workers die or reconnect; nothing is sent to
@@ -23,12 +23,9 @@ Called by ``fiber._workers`` (groups, worker process), ``fiber.pool`` and ``fibe
 
 call            one map, apply or imap: function, items, sink, pickling of arguments
 dispatcher      owner side: messages to events of the table, commands of the table to messages
-session         owner side of one worker's connection
 feeder          draws the iterable of an ``imap``
 pending/        which worker gets what, pure
-protocol        bodies of the messages between a pool and its workers
-arguments       layout of the arguments of an entry
-outcomes        results and errors of an entry, both sides
+protocol        bodies of the messages between a pool and its workers: arguments, outcomes and all others
 shared_payload  large functions and arguments in shared memory, both sides
 worker          worker side: loop, running batch, function cache, control reader
 """

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fiber._tasks import arguments, protocol
+from fiber._tasks import protocol
 from fiber._tasks.protocol import Mode
 from fiber._wire import codec, frames
 from fiber.exceptions import WorkerCrashedError
@@ -186,7 +186,7 @@ class Call:
                 else None
             )
             units = [items] if len(items) == 1 else self._units(items, start)
-            apart, segments = arguments.encode(units, locate)
+            apart, segments = protocol.encode_arguments(units, locate)
             self._keep(envelope, start, stop)
             return self.mode | Mode.APART if apart else self.mode, segments
         except _OF_AN_ITEM:
@@ -200,7 +200,7 @@ class Call:
         """The items by unit; tasks of one unit share what its items share."""
         chunk = self.chunksize or 1
         first = chunk - start % chunk
-        if len(items) <= first or arguments.are_constant(items):
+        if len(items) <= first or protocol.are_constant(items):
             return [items]
         return [items[:first], *(items[at : at + chunk] for at in range(first, len(items), chunk))]
 

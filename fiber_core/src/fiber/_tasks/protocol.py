@@ -1,13 +1,13 @@
-"""Bodies of the messages between a pool and its workers; pure.
+"""Bodies of the messages between a pool and its workers.
 
 ======== ========= ==================================================================
 kind     direction body
 ======== ========= ==================================================================
 ASK      up        ``Ask``: the worker can take so many more entries
 TASKS    down      ``Tasks`` and the arguments of its items, pickled as one list, or as
-                   :mod:`fiber._tasks.arguments` says where the mode is ``APART``; between the two
+                   below where the mode is ``APART``; between the two
                    the caller's context of OpenTelemetry, where the mode is ``CONTEXT``
-DONE     up        ``Done`` and the outcomes of its items, see :mod:`fiber._tasks.outcomes`
+DONE     up        ``Done`` and the outcomes of its items, see below
 REVOKE   down      ``Entry``: the worker hands back what it has not begun of it
 KEPT     up        ``Kept``: the items from ``stop`` on are handed back
 FUNCTION down      digest and the pickled function that ``Tasks`` name by it; in a message of
@@ -21,17 +21,36 @@ LOOK     down      empty: the worker is to tell of itself, since somebody looks
 SEEN     up        ``Seen``: bytes of its resident memory; 0 where it cannot tell
 BROKEN   up        the pickled exception of a failed initializer
 ======== ========= ==================================================================
+
+**Arguments.** One pickle of many items would unpickle an object that several of them hold as one, and a
+task that changes it would change it for the next: ``multiprocessing`` does so within a chunk, and nowhere
+else. So each unit has a pickle of its own, unless its items hold nothing mutable.
+
+Layout of the body, little-endian: ``I`` count of references to out-of-band buffers, ``I`` each, as
+many zeros as bring it to a multiple of 16 bytes, then an object body (:mod:`fiber._wire.frames`)
+whose pickle is that of each unit, one behind the other, and whose buffers are there once each. The
+references are the buffers in the order in which the pickles need them; one with ``LOCATOR`` added
+refers to a buffer that has a locator in place of the bytes (:mod:`fiber._tasks.shared_payload`).
+
+**Outcomes.** Results of short tasks travel together, and arrive as if each had been sent alone. A result
+that its function goes on changing (a buffer that an environment returns again and again) is pickled
+before the next task runs. A result that cannot be unpickled fails alone. Both cost nothing where results
+are numbers, strings or tuples of them, which cannot change and can always be unpickled.
 """
 
 from __future__ import annotations
 
 import enum
 import hashlib
+import itertools
+import pickle
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from fiber._base import values
-from fiber._wire import frames
+from fiber._tasks.shared_payload import SHARE_THRESHOLD
+from fiber._wire import codec, frames
 from fiber.exceptions import WireError
 
 
@@ -48,7 +67,7 @@ class Mode(enum.IntFlag):
     CONTEXT = 32
     #: a flag: each item is pickled by itself, since not all could be pickled or read together
     SINGLY = 64
-    #: a flag: each unit has a pickle of its own, see :mod:`fiber._tasks.arguments`
+    #: a flag: each unit has a pickle of its own, see :mod:`fiber._tasks.call`
     APART = 128
 
 
@@ -234,3 +253,253 @@ def read_ask(body: memoryview) -> int:
         msg = "an ASK body makes no sense"
         raise WireError(msg)
     return int(body[0])
+
+
+_PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
+
+
+class Outcomes:
+    """Worker side: results and errors of consecutive items, until they are sent."""
+
+    __slots__ = ("_errors", "_mutable", "_packed", "_values", "packed_bytes")
+
+    def __init__(self) -> None:
+        self._values: list[Any] = []
+        self._errors: dict[int, Any] = {}
+        #: positions of results that may still change, or that may fail to unpickle
+        self._mutable: list[int] = []
+        #: positions of results that were pickled by themselves
+        self._packed: list[int] = []
+        #: size of those
+        self.packed_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def add(self, value: Any) -> None:
+        """The next item has a result."""
+        kind = type(value)
+        if kind not in _PLAIN and not (kind is tuple and _PLAIN.issuperset(map(type, value))):
+            self._mutable.append(len(self._values))
+        self._values.append(value)
+
+    def fail(self, error: BaseException, count: int = 1) -> None:
+        """The next item raised; or that many have this error as their outcome."""
+        carried, position = codec.with_traceback(error), len(self._values)
+        self._errors.update(dict.fromkeys(range(position, position + count), carried))
+        self._values.extend([None] * count)
+
+    def skip(self) -> None:
+        """The next item did not run, since one of its unit before it raised."""
+        self._errors[len(self._values)] = None
+        self._values.append(None)
+
+    def pickle_mutable(self) -> None:
+        """Pickle, each by itself, the results that the next task may change."""
+        for position in self._mutable:
+            value = self._values[position]
+            try:
+                # a bytearray, since arrays that are unpickled from bytes are read-only
+                pickled = bytearray().join(_dumps(value))
+            except Exception as failure:
+                self._values[position] = None
+                self._errors[position] = _unsendable(failure, value)
+            else:
+                self._values[position] = pickle.PickleBuffer(pickled)
+                self._packed.append(position)
+                self.packed_bytes += len(pickled)
+        self._mutable.clear()
+
+    def encode(self) -> list[frames.Buffer]:
+        """All of it as segments."""
+        if len(self._values) == 1 and self._mutable:
+            try:
+                # alone, a result affects no other, and its large buffers need not be copied
+                return _dumps((self._values, self._errors, self._packed))
+            except Exception as failure:
+                self._errors[0] = _unsendable(failure, self._values[0])
+                self._values[0] = None
+                self._packed.clear()
+        self.pickle_mutable()
+        return codec.dumps((self._values, self._errors, self._packed))
+
+
+def _dumps(value: Any) -> list[frames.Buffer]:
+    # references in a result are held for its receiver, not for as long as this process lives
+    before = codec.set_envelope(codec.MessageEnvelope())
+    try:
+        return codec.dumps(value)
+    finally:
+        codec.set_envelope(before)
+
+
+def _unsendable(failure: Exception, value: Any) -> Any:
+    return codec.with_traceback(codec.encoding_error(failure, value))
+
+
+class ReceivedOutcomes:
+    """Owner side: the outcomes of the items from ``first`` up to ``stop``."""
+
+    __slots__ = ("_errors", "_failure", "_first", "_values")
+
+    def __init__(self, body: memoryview, first: int, stop: int) -> None:
+        self._first = first
+        self._failure: BaseException | None = None
+        self._values: list[Any] = []
+        self._errors: dict[int, BaseException | None] = {}
+        try:
+            self._values, self._errors, packed = codec.loads(body)
+            if len(self._values) != stop - first:
+                msg = f"{len(self._values)} results for {stop - first} items"
+                raise WireError(msg)
+        # a result's own code may raise anything, and must not end the thread that serves all
+        except BaseException as failure:
+            self._failure = _unreadable(failure)
+            return
+        for position in packed:
+            try:
+                self._values[position] = codec.loads(memoryview(self._values[position]))
+            except BaseException as failure:
+                self._values[position] = None
+                self._errors[position] = _unreadable(failure)
+
+    def of(self, start: int, stop: int) -> tuple[Sequence[Any], Mapping[int, BaseException | None]]:
+        """Values of the items from ``start`` up to ``stop``, and errors by item."""
+        if self._failure is not None:
+            return [None] * (stop - start), dict.fromkeys(range(start, stop), self._failure)
+        first = self._first
+        errors: dict[int, BaseException | None] = {}
+        for position, error in self._errors.items():
+            if start <= first + position < stop:
+                errors[first + position] = error
+        return self._values[start - first : stop - first], errors
+
+
+def _unreadable(failure: BaseException) -> BaseException:
+    message = f"a result could not be read: {type(failure).__name__}: {failure}"
+    return codec.encoding_error(failure, message)
+
+
+def read_error(body: memoryview) -> BaseException:
+    """The error that a worker reports of itself."""
+    try:
+        error = codec.loads(body)
+    except Exception as failure:
+        return failure
+    return error if isinstance(error, BaseException) else WireError(repr(error))
+
+
+#: added to the number of a buffer that is a locator
+LOCATOR = 2**31
+_ALIGNMENT = 16
+#: types whose objects cannot be changed; exact types only, no subclasses
+_CONSTANT = frozenset({bool, bytes, complex, float, int, str, type(None)})
+_TUPLES = frozenset({tuple})
+
+
+def are_constant(items: Sequence[Any]) -> bool:
+    """True where all items are of immutable types, or all are tuples of such."""
+    types = set(map(type, items))
+    if types <= _CONSTANT:
+        return True
+    if types != _TUPLES:
+        return False
+    return set(map(type, itertools.chain.from_iterable(items))) <= _CONSTANT
+
+
+def encode_arguments(
+    units: Sequence[Sequence[Any]],
+    locate: Callable[[memoryview], bytes | None] | None = None,
+) -> tuple[bool, list[frames.Buffer]]:
+    """Pickle units of items; returns whether the body is one for :func:`read_arguments`, and its segments.
+
+    Args:
+        units: items that stay together.
+        locate: returns the locator of a buffer of a whole object, or None; None to send all bytes.
+
+    Raises:
+        Exception: whatever pickling an item raised.
+    """
+    raws: list[memoryview] = []
+    if len(units) == 1:
+        pickled = codec.split(units[0], raws)
+        if not raws or locate is None or not any(raw.nbytes >= SHARE_THRESHOLD for raw in raws):
+            return False, frames.pack(pickled, raws)
+    else:
+        pickled = b"".join([codec.split(unit, raws) for unit in units])
+    references, buffers = _referring(raws, locate)
+    header = struct.pack(f"<{1 + len(references)}I", len(references), *references)
+    return True, [header + bytes(-len(header) % _ALIGNMENT), *frames.pack(pickled, buffers)]
+
+
+def _referring(
+    raws: Sequence[memoryview], locate: Callable[[memoryview], bytes | None] | None
+) -> tuple[list[int], list[frames.Buffer]]:
+    buffers: list[frames.Buffer] = []
+    references: list[int] = []
+    known: dict[int, int] = {}
+    for raw in raws:
+        # a buffer of part of an object does not tell which part
+        is_whole = memoryview(raw.obj).nbytes == raw.nbytes
+        # the views keep their objects alive, so ids are not reused
+        number = known.get(id(raw.obj)) if is_whole else None
+        if number is None:
+            locator = locate(raw) if is_whole and locate is not None else None
+            number = len(buffers) if locator is None else len(buffers) + LOCATOR
+            buffers.append(raw if locator is None else locator)
+            if is_whole:
+                known[id(raw.obj)] = number
+        references.append(number)
+    return references, buffers
+
+
+def read_arguments(body: memoryview, find: Callable[[bytes], memoryview]) -> list[Any]:
+    """The items of a body.
+
+    Args:
+        body: the body.
+        find: returns a private view of the bytes of a locator.
+
+    Raises:
+        WireError: it makes no sense.
+        Exception: whatever unpickling raised, or ``find``.
+    """
+    references, rest = _references(body)
+    pickled, buffers = frames.unpack(rest)
+    units = codec.loads_all(pickled, _opened(references, buffers, find))
+    return list(itertools.chain.from_iterable(units))
+
+
+def _references(body: memoryview) -> tuple[tuple[int, ...], memoryview]:
+    try:
+        (count,) = struct.unpack_from("<I", body)
+        if count > len(body) // 4:
+            msg = f"arguments announce {count} buffers in {len(body)} bytes"
+            raise WireError(msg)
+        references = struct.unpack_from(f"<{count}I", body, 4)
+    except struct.error as error:
+        msg = "arguments are cut short"
+        raise WireError(msg) from error
+    size = 4 * (1 + count)
+    return references, body[size + -size % _ALIGNMENT :]
+
+
+def _opened(
+    references: Sequence[int],
+    buffers: Sequence[memoryview],
+    find: Callable[[bytes], memoryview],
+) -> Iterator[frames.Buffer]:
+    used = set()
+    for reference in references:
+        number = reference % LOCATOR
+        if number >= len(buffers):
+            msg = f"arguments refer to buffer {number} of {len(buffers)}"
+            raise WireError(msg)
+        if reference >= LOCATOR:
+            yield find(bytes(buffers[number]))
+        elif number in used:
+            # a copy: the task that has the first may write to it
+            yield bytearray(buffers[number])
+        else:
+            used.add(number)
+            yield buffers[number]

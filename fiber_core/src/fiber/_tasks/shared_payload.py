@@ -19,7 +19,7 @@ from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
     from fiber._tasks.call import Call
-    from fiber._tasks.session import Session
+    from fiber._tasks.dispatcher import Session
 
 #: bytes from which on a buffer is shared: below, mapping it costs as much as sending it
 SHARE_THRESHOLD = 2**20

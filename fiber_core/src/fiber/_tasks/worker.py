@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fiber._base.entry_points import load_object
 from fiber._base.interpreter import resident
-from fiber._tasks import arguments, protocol
+from fiber._tasks import protocol
 from fiber._tasks.call import Unsendable, name_of
-from fiber._tasks.outcomes import Outcomes
-from fiber._tasks.protocol import Done, Mode, Tasks
+from fiber._tasks.protocol import Done, Mode, Outcomes, Tasks
 from fiber._tasks.shared_payload import MappedArguments, PayloadNotFoundError, PayloadStore
 from fiber._wire import codec, frames
 from fiber._wire.descriptors import await_readable
@@ -609,7 +608,7 @@ class Worker:
             if mode == tasks.mode:
                 items: Sequence[Any] = codec.loads(body)
             else:
-                items = arguments.read(body, self._mapped.finder_for(tasks.call))
+                items = protocol.read_arguments(body, self._mapped.finder_for(tasks.call))
         except Exception as error:
             cannot_map = isinstance(error, PayloadNotFoundError)
             if cannot_map:

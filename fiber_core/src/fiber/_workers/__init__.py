@@ -21,12 +21,11 @@ is held while a call is made, before the dispatcher's.
 Called by ``fiber.pool`` and ``fiber.executor``; calls the runtime's launcher and endpoint and the
 dispatcher. The dispatcher calls back through ``WorkerObserver``, which ``WorkerGroup`` implements.
 
-group         a pool's groups, one group, autoscaling
+group         a pool's options, groups, one group, autoscaling
 manager       the thread that keeps a group's workers alive
 state         what to do next, decided without a clock; report of waiting workers
 records       one record a worker, indexed so that no event walks over all of them
 open_calls    tasks that are given one by one: calls that stay open for more, by function
-options       options of pools and executors, checked; the pool's store of large payloads
 kept_tasks    failed tasks in files, to be run again by hand; only where that is wanted
-pool_process  the process of one worker
+pool_process  the process of one worker, and the store of large payloads
 """

@@ -1,4 +1,4 @@
-"""The process of one worker of a pool.
+"""The process of one worker of a pool, and the large payloads that it shares with its owner.
 
 Apart from ``group``, so that a worker process does not import the owner's side.
 """
@@ -8,17 +8,24 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fiber._agent.instructions import DESCRIPTORS_LOST, dial
 from fiber._base.log import lazy_logger
 from fiber._runtime import runtime
 from fiber._tasks.worker import DescriptorsLostError, Worker
+from fiber._wire.frames import Buffer
 from fiber._wire.link import Link
-from fiber._workers.options import SealedPayloadStore
 from fiber.exceptions import FiberError
 from fiber.process import Process
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fiber._objects.memory.sealed import Sealed
+    from fiber._runtime.runtime import Runtime
+    from fiber._tasks.shared_payload import SharedPayload
 
 log = lazy_logger()
 
@@ -86,3 +93,42 @@ class PoolWorker(Process):
             with contextlib.suppress(Exception):
                 stream.flush()
         os._exit(DESCRIPTORS_LOST)
+
+
+class SealedPayloadStore:
+    """Payloads in sealed shared memory, written by this process or by another one of its host."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def write(self, segments: Sequence[Buffer]) -> SharedPayload | None:
+        """Write bytes into shared memory; None where there is no room for them."""
+        # a process that has nothing large does not import it
+        from fiber._objects.memory import sealed
+
+        try:
+            return _SealedPayload(sealed.seal(segments, self._folder, self._runtime.ident))
+        except OSError as error:
+            log.debug("fiber: a function is sent to each worker: %s", error)
+            return None
+
+    def find(self, locator: bytes) -> SharedPayload | None:
+        """Map a payload; None where this process cannot."""
+        from fiber._objects.memory import sealed
+        from fiber._objects.memory.backing import Location
+
+        found = sealed.find(Location.unpack(locator), self._folder)
+        return None if found is None else _SealedPayload(found)
+
+    def _folder(self) -> Path:
+        return self._runtime.directory
+
+
+class _SealedPayload:
+    def __init__(self, sealed: Sealed) -> None:
+        self._sealed = sealed
+        self.locator = sealed.location.packed()
+        self.size = sealed.size
+        self.view = sealed.view
+        self.private = sealed.private
+        self.close = sealed.close

@@ -4,13 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber._tasks.pending.batching import WINDOW, Pace, batch_units
-from fiber._tasks.pending.call_state import CallState, SharedCount
-from fiber._tasks.pending.ledger import KINDS, Ledger
-from fiber._tasks.pending.policy import BatchPolicy, RevokePolicy
-from fiber._tasks.pending.ranges import RangeSet
-from fiber._tasks.pending.stragglers import Duplicates, StragglerWatch
-from fiber._tasks.pending.worker_state import Entry, WorkerState
+from fiber._tasks.pending.events import BatchPolicy, RevokePolicy
+from fiber._tasks.pending.state import (
+    WINDOW,
+    CallState,
+    Duplicates,
+    Entry,
+    Pace,
+    RangeSet,
+    SharedCount,
+    StragglerWatch,
+    WorkerState,
+    batch_units,
+)
+from fiber._tasks.pending.table import KINDS, Ledger
 
 
 def call_state():

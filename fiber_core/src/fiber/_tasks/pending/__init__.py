@@ -9,14 +9,10 @@ Invariants: each item of a call that was not dropped ends in exactly one ``Accep
 holds at most two entries; a report that contradicts what its worker was given raises ``WireError``
 and changes nothing; an event costs the same however many items and workers there are.
 
-events          events in, commands out, and the words *call*, *unit*, *entry*
-table           what each event means; assignment and revoking
-ledger          calls, workers and entries, and the changes that keep them consistent; fair queue
-call_state      one call: ranges of items that wait
-worker_state    one worker: the entries it holds; workers that can take one more
-stragglers      deadlines of slow units and of revokes; items that several workers hold
-batching        how many units one entry gets
-policy, views, ranges   limits; read-only views; sets of ranges
+events   events in, commands out, limits, and the words *call*, *unit*, *entry*
+table    what each event means; assignment, revoking, and the ledger that keeps the state consistent
+state    calls, workers and entries; sizes of entries; slow units and items that several workers hold
+views    read-only views
 
 ``docs/design/pending-table.md`` explains the rules.
 """
@@ -24,6 +20,7 @@ policy, views, ranges   limits; read-only views; sets of ranges
 from fiber._tasks.pending.events import (
     Abandon,
     Accept,
+    BatchPolicy,
     CallAdded,
     CallDone,
     CallDropped,
@@ -34,8 +31,10 @@ from fiber._tasks.pending.events import (
     ItemsWithdrawn,
     Requeue,
     Retire,
+    RetryPolicy,
     Revoke,
     RevokeAnswered,
+    RevokePolicy,
     SizeObserved,
     Tick,
     UnitsDone,
@@ -45,7 +44,6 @@ from fiber._tasks.pending.events import (
     WorkerJoined,
     WorkerLost,
 )
-from fiber._tasks.pending.policy import BatchPolicy, RetryPolicy, RevokePolicy
 from fiber._tasks.pending.table import PendingTable
 from fiber._tasks.pending.views import CallView, HeldView, Snapshot, WorkerView
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fiber._base import values
-from fiber._tasks.pending.batching import Pace
-from fiber._tasks.pending.call_state import CallState
-from fiber._tasks.pending.worker_state import Entry, WorkerState
+from fiber._tasks.pending.state import CallState, Entry, Pace, WorkerState
 
 
 @values.frozen(kw_only=True)
