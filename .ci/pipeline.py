@@ -82,7 +82,7 @@ OF_BACKENDS = (
 )
 OF_DOCKER = ("plugins/fiber_docker", "tests/support/dockerd.py", *OF_BACKENDS)
 #: what runs on a host without Fiber, too
-OF_AGENTS = (f"{CORE}/_agent/supervisor", f"{CORE}/_base/loop.py", f"{CORE}/_tunnel")
+OF_AGENTS = (f"{CORE}/_agent/supervisor", f"{CORE}/_base/threads.py", f"{CORE}/_tunnel")
 OF_SSH = ("plugins/fiber_ssh", "tests/support/ssh_", *OF_AGENTS, *OF_BACKENDS)
 OF_SLURM = ("plugins/fiber_slurm", "tests/support/slurm_cluster.py", *OF_BACKENDS)
 OF_K8S = ("plugins/fiber_k8s", "tests/support/cluster", "tests/support/k8s_", *OF_BACKENDS)

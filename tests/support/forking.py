@@ -20,7 +20,7 @@ from fiber._wire.client import Client
 from fiber._wire.endpoint import Endpoint
 from fiber._wire.identity import Credentials
 from fiber._wire.link import Link
-from fiber._base.loop import Reactor
+from fiber._base.threads import Reactor
 from fiber._wire.frames import Kind
 
 def open_all(scheme, folder):

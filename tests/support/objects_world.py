@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from fiber._base.loop import Reactor
+from fiber._base.threads import Reactor
 from fiber._launch.router import Router
 from fiber._objects.address import Kind
 from fiber._objects.queue.channel import Channel

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-from fiber._base.loop import Timer
-from fiber._base.threads import CallbackThread
+from fiber._base.threads import CallbackThread, Timer
 from fiber._tasks import protocol
 from fiber._tasks.dispatcher import Dispatcher
 from fiber._tasks.protocol import Done, Mode, Outcomes, Tasks

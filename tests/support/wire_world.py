@@ -20,7 +20,7 @@ import attrs
 import pytest
 
 import waiting
-from fiber._base.loop import Reactor
+from fiber._base.threads import Reactor
 from fiber._wire import frames
 from fiber._wire.endpoint import Endpoint, Peer
 from fiber._wire.frames import Kind, Message

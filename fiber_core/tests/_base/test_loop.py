@@ -13,7 +13,7 @@ import time
 import psutil
 import pytest
 
-from fiber._base.loop import Reactor
+from fiber._base.threads import Reactor
 from wire_world import TIMEOUT, until
 
 

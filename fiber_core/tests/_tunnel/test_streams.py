@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fiber._base.loop import Reactor
+from fiber._base.threads import Reactor
 from fiber._tunnel.buffered import Buffered
 from fiber._tunnel.mux import MAX_DATA, PING, WINDOW, Event, Kind, Mux, Resumption
 from fiber._tunnel.routes import Route, is_route, parse, route_to

@@ -17,7 +17,7 @@ import time
 import pytest
 from attrs import evolve
 
-from fiber._base.loop import SharedLoop
+from fiber._base.threads import SharedLoop
 from fiber._tunnel import server as module
 from fiber._tunnel import tunnel as tunnel_module
 from fiber._tunnel.mux import PING, Kind, Mux, Resumption

@@ -10,7 +10,7 @@ from unittest.mock import DEFAULT, Mock
 
 import pytest
 
-from fiber._base.loop import Reactor
+from fiber._base.threads import Reactor
 from fiber._wire.dialer import UnixDialer
 from fiber._wire.identity import Credentials
 from fiber._wire.listener import UnixListener

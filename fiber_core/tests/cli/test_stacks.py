@@ -144,7 +144,9 @@ def test_a_run_must_be_named_where_there_are_several(run_root):
 
 def test_a_thread_of_the_programs_is_kept_and_fibers_are_counted():
     package = Path(mp.__file__).parent
-    fibers = f'Thread 1 (most recent call first):\n  File "{package}/_base/loop.py", line 2 in _run'
+    fibers = (
+        f'Thread 1 (most recent call first):\n  File "{package}/_base/threads.py", line 2 in _run'
+    )
     programs = 'Thread 2 (most recent call first):\n  File "/home/me/train.py", line 3 in load'
 
     shown = without_ours(f"{fibers}\n\n{programs}\n\n{fibers}\n")

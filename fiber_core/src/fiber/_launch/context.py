@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from fiber._agent.instructions import Instructions
-    from fiber._base.loop import Reactor
+    from fiber._base.threads import Reactor
     from fiber._config.settings import Config
     from fiber._launch.launcher import Launcher
     from fiber._launch.router import Router

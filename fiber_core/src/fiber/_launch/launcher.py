@@ -38,7 +38,7 @@ from fiber.model import (
 )
 
 if TYPE_CHECKING:
-    from fiber._base.loop import Timer
+    from fiber._base.threads import Timer
     from fiber._launch.context import LaunchContext
     from fiber._launch.remote_monitor import RemoteJobMonitor
     from fiber._wire.endpoint import Peer

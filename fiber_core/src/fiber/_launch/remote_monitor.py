@@ -32,7 +32,7 @@ from fiber.model import JobState, JobStatus, Reason, ReasonKind
 
 if TYPE_CHECKING:
     from fiber._agent.instructions import Instructions
-    from fiber._base.loop import Timer
+    from fiber._base.threads import Timer
     from fiber._launch.child import Child
     from fiber._launch.context import LaunchContext
     from fiber._wire.endpoint import Peer

@@ -1,6 +1,6 @@
 """Controller of a ring: feeds its state machine with events and carries out its commands.
 
-:class:`RingController` has one thread, which runs an :class:`~fiber._base.loop.SharedLoop`: the members' pipes,
+:class:`RingController` has one thread, which runs an :class:`~fiber._base.threads.SharedLoop`: the members' pipes,
 callbacks that other threads post, and the machine's deadlines. A :class:`~fiber._ring.workers.GangProtocol` translates
 between members' messages and the machine's events: :class:`MemberProtocol` is that of rings, and
 :class:`fiber._ring.mpi.protocol.MpiProtocol` that of a run of mpirun. :class:`Outcome` is what users
@@ -23,8 +23,7 @@ from multiprocessing import util
 from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
-from fiber._base.loop import SharedLoop
-from fiber._base.threads import in_turns
+from fiber._base.threads import SharedLoop, in_turns
 from fiber._ring import events
 from fiber._ring.machine import RingMachine
 from fiber._ring.member import MemberProcess, MemberSpec, MemberThread

@@ -23,7 +23,7 @@ from fiber.model import Gang, JobState
 from fiber.process import Process
 
 if TYPE_CHECKING:
-    from fiber._base.loop import Timer
+    from fiber._base.threads import Timer
     from fiber._launch.child import Child
     from fiber._ring.member import MemberThread
     from fiber._runtime.runtime import Runtime

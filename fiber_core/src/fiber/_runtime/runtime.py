@@ -35,7 +35,7 @@ from fiber.model import BackendContext, JobSpec
 
 if TYPE_CHECKING:
     from fiber._agent.instructions import Instructions
-    from fiber._base.loop import Reactor
+    from fiber._base.threads import Reactor
     from fiber._config.settings import Config
     from fiber._launch.child import Child
     from fiber._launch.launcher import Launcher
@@ -368,7 +368,7 @@ class Runtime:
         with self._lock:
             if self._reactor is None:
                 self._refuse_if_closed()
-                from fiber._base.loop import Reactor
+                from fiber._base.threads import Reactor
 
                 self._reactor = Reactor()
                 fork.register(self._reactor)

@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from fiber._base.loop import Reactor, Timer
 from fiber._base.slowness import Lately, lately
+from fiber._base.threads import Reactor, Timer
 from fiber._tasks import protocol
 from fiber._tasks.call import Call, Sink, Unsendable
 from fiber._tasks.pending import events

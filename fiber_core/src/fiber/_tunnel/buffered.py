@@ -7,7 +7,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from fiber._base.loop import Loop
+from fiber._base.threads import Loop
 
 __all__ = ["Buffered"]
 

@@ -11,8 +11,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from fiber._base.loop import Reactor
-from fiber._base.threads import ThreadPool
+from fiber._base.threads import Reactor, ThreadPool
 from fiber._tunnel import routes
 from fiber._tunnel.ports import Ports, connect
 from fiber._tunnel.routes import Route

@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-from fiber._base.loop import Reactor
+from fiber._base.threads import Reactor
 from fiber._tunnel.routes import Route
 from fiber._wire.descriptors import NO_ROOM
 from fiber.exceptions import TransportError, WireError

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fiber._base.loop import Reactor
+from fiber._base.threads import Reactor
 from fiber._tunnel import routes
 from fiber._tunnel.buffered import Buffered
 from fiber._tunnel.ports import Ports, accept_on, connect

@@ -26,8 +26,7 @@ from multiprocessing import current_process
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fiber._base.loop import drained, wake, wake_pipe
-from fiber._base.threads import SerialExecutor
+from fiber._base.threads import SerialExecutor, drained, wake, wake_pipe
 from fiber._wire.frames import Kind, Message
 from fiber.exceptions import TransportError
 

@@ -12,8 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 
-from fiber._base.loop import Reactor
-from fiber._base.threads import in_turns
+from fiber._base.threads import Reactor, in_turns
 from fiber._wire import codec, fork, frames
 from fiber._wire.frames import Kind, Message
 from fiber._wire.handshake import Hello

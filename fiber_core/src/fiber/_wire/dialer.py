@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from fiber._base.interpreter import unless_finalizing
-from fiber._base.loop import Reactor
+from fiber._base.threads import Reactor
 from fiber._wire import descriptors, fork, frames
 from fiber._wire.identity import Credentials
 from fiber.exceptions import PeerLostError, TransportError

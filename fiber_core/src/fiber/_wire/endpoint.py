@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from fiber._base.log import lazy_logger
-from fiber._base.loop import Reactor, Timer
+from fiber._base.threads import Reactor, Timer
 from fiber._wire import descriptors, fork, frames
 from fiber._wire.frames import Kind, Message
 from fiber._wire.handshake import Hello, ListenerHandshake

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from fiber._base.loop import Reactor
+from fiber._base.threads import Reactor
 from fiber._wire import descriptors, frames
 from fiber._wire.frames import Kind, Message
 from fiber._wire.handshake import DialerHandshake, Hello

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from fiber._base.log import lazy_logger
-from fiber._base.loop import Reactor
+from fiber._base.threads import Reactor
 from fiber._wire import descriptors, fork, frames
 from fiber._wire.dialer import SCHEME
 from fiber._wire.identity import Credentials

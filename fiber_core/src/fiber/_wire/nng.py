@@ -37,7 +37,7 @@ from pynng import ffi, lib
 
 from fiber._base import values
 from fiber._base.interpreter import unless_finalizing
-from fiber._base.loop import Reactor, Timer
+from fiber._base.threads import Reactor, Timer
 from fiber._wire import descriptors, fork, frames
 from fiber._wire.descriptors import Connection, SocketAddress
 from fiber._wire.identity import Credentials

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from fiber._base.interpreter import unless_finalizing
-from fiber._base.loop import Reactor, drained, wake, wake_pipe
+from fiber._base.threads import Reactor, drained, wake, wake_pipe
 from fiber._wire import descriptors, fork
 from fiber.exceptions import TransportError, WireError
 

@@ -36,7 +36,7 @@ from fiber.model import JobStatus, ResourceRequest, Timing
 from fiber.process import names_of, requested
 
 if TYPE_CHECKING:
-    from fiber._base.loop import Timer
+    from fiber._base.threads import Timer
     from fiber._runtime.runtime import Runtime
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.journal import Journal
-from fiber._base.loop import Loop
+from fiber._base.threads import Loop
 from making import making
 from supervised import Supervised
 

@@ -13,7 +13,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-from fiber._base.loop import Reactor
+from fiber._base.threads import Reactor
 from fiber._tunnel.buffered import Buffered
 from fiber.exceptions import BackendError, BackendUnavailableError
 from fiber_k8s.client import Client

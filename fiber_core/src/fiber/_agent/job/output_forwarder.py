@@ -12,7 +12,7 @@ from collections.abc import Callable
 from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.output import LinePrefix, Sink
-from fiber._base.loop import Loop
+from fiber._base.threads import Loop
 
 __all__ = ["ForwardingSink", "OutputForwarder", "open_sinks"]
 

@@ -17,7 +17,7 @@ from fiber._agent.instructions import connect_to_any
 from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.messages import Decoder, encode
 from fiber._base import values
-from fiber._base.loop import drained, wake, wake_pipe
+from fiber._base.threads import drained, wake, wake_pipe
 from fiber._wire.frames import Kind
 from fiber._wire.link import Link
 from fiber.exceptions import HandshakeError, TransportError, WireError

@@ -41,7 +41,7 @@ from fiber._agent.supervisor.journal import Journal
 from fiber._agent.supervisor.messages import SupervisorOptions
 from fiber._agent.supervisor.runner import JobRunner, Launch
 from fiber._base import entry_points, values
-from fiber._base.loop import Loop, drained, wake
+from fiber._base.threads import Loop, drained, wake
 from fiber._wire.handshake import Hello
 from fiber._wire.link import Link
 from fiber.model import JobSpec, JobStatus, ResourceRequest

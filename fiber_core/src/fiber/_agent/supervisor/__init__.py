@@ -10,7 +10,7 @@ index), which may submit jobs on a channel of its own. A channel reaches the job
 and no others; when its process ends, those jobs are killed. The supervisor ends with its master, on
 request, or, where it is detached, after its last job.
 
-Inside there is one thread, one event loop (:class:`~fiber._base.loop.Loop`) and no lock. ``server`` holds the loop together:
+Inside there is one thread, one event loop (:class:`~fiber._base.threads.Loop`) and no lock. ``server`` holds the loop together:
 ``channel`` (frames in and out), ``RequestHandler`` (requests), ``jobs`` (the job table, pure) and
 ``runner`` (processes, pipes, timers), with ``child`` (fork, and what the child does next),
 ``output``, ``devices``, ``cgroup``, ``journal``, ``interrupts`` (SIGINT to the program's group) and

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.jobs import Owner
 from fiber._agent.supervisor.messages import Decoder, encode
-from fiber._base.loop import Loop
+from fiber._base.threads import Loop
 from fiber.exceptions import WireError
 
 __all__ = ["Channel"]

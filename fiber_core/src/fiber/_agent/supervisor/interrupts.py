@@ -21,7 +21,7 @@ from fiber._agent.supervisor.descriptors import fill_standard_descriptors
 
 if TYPE_CHECKING:
     from fiber._agent.supervisor.descriptors import Descriptors
-    from fiber._base.loop import Loop, Timer
+    from fiber._base.threads import Loop, Timer
 
 __all__ = ["Interrupts", "blocked", "leave_group"]
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from fiber._agent.supervisor.descriptors import Descriptors
-from fiber._base.loop import Loop, Timer
+from fiber._base.threads import Loop, Timer
 from fiber._wire.descriptors import borrowed_socket
 
 __all__ = ["LineBuffer", "LinePrefix", "LineTail", "LogFile", "OutputRelay", "OutputTarget", "Sink"]

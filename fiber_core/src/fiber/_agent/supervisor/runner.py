@@ -30,7 +30,7 @@ from fiber._agent.supervisor.journal import Journal
 from fiber._agent.supervisor.messages import SupervisorOptions
 from fiber._agent.supervisor.output import LineTail, LogFile, OutputRelay, OutputTarget
 from fiber._base import values
-from fiber._base.loop import Loop, Timer
+from fiber._base.threads import Loop, Timer
 from fiber.model import JobSpec
 
 __all__ = [

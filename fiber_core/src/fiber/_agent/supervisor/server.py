@@ -27,7 +27,7 @@ from fiber._agent.supervisor.output import Sink
 from fiber._agent.supervisor.preload import preload
 from fiber._agent.supervisor.runner import JobRunner, Launch
 from fiber._base import values
-from fiber._base.loop import Loop, Timer
+from fiber._base.threads import Loop, Timer
 from fiber.exceptions import ResourceError, WireError
 from fiber.model import Allocation
 

@@ -43,7 +43,7 @@ from fiber._ring.protocol import Hello, Probe, ProbeResult
 from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
-    from fiber._base.loop import Timer
+    from fiber._base.threads import Timer
     from fiber._ring.workers import Connections, WorkerHandle
     from fiber.connection import Connection
 

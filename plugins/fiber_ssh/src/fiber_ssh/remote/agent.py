@@ -21,7 +21,7 @@ from fiber._agent.supervisor.kernel import adopt_orphans
 from fiber._agent.supervisor.messages import SupervisorOptions
 from fiber._agent.supervisor.runner import JobRunner, Launch
 from fiber._base import values
-from fiber._base.loop import Loop
+from fiber._base.threads import Loop
 from fiber_ssh.remote.connection import Connection, Follower
 from fiber_ssh.remote.job import Job, directory_for, environ_of, spec_of
 from fiber_ssh.remote.kernel import bound_port, clock, complain, kill_marked

@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Callable
 
-from fiber._base.loop import Loop
+from fiber._base.threads import Loop
 from fiber._tunnel.buffered import Buffered
 from fiber.exceptions import WireError
 from fiber_ssh.remote.job import Job
