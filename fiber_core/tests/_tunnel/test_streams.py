@@ -1,67 +1,13 @@
-"""What a tunnel is made of: sockets that never block, frames with codes, channels, addresses."""
+"""What a tunnel is made of: frames with codes, channels, addresses."""
 
-import queue
 import random
-import socket
-from types import SimpleNamespace
 
 import pytest
 
-from fiber._base.threads import Reactor
-from fiber._tunnel.buffered import Buffered
 from fiber._tunnel.mux import MAX_DATA, PING, WINDOW, Event, Kind, Mux, Resumption
 from fiber._tunnel.routes import Route, is_route, parse, route_to
 from fiber._tunnel.stream import Records
 from fiber.exceptions import WireError
-
-
-@pytest.fixture
-def reactor():
-    reactor = Reactor("test")
-    yield reactor
-    reactor.stop()
-
-
-@pytest.fixture
-def pair():
-    one, other = socket.socketpair()
-    other.settimeout(20)
-    with one, other:
-        yield one, other
-
-
-class Heard(SimpleNamespace):
-    def __init__(self, reactor, sock):
-        super().__init__(data=bytearray(), ends=queue.SimpleQueue())
-
-        def begin():
-            on = {"on_data": self.data.extend, "on_end": self.ends.put}
-            self.end = Buffered(reactor, sock, **on, on_room=lambda: None)
-
-        reactor.call_and_wait(begin)
-        self.do = lambda action: reactor.call_and_wait(lambda: action(self.end))
-
-
-def test_nothing_is_read_meanwhile(reactor, pair):
-    heard = Heard(reactor, pair[0])
-    heard.do(lambda end: end.read(False))
-    pair[1].sendall(b"abc")
-    pair[1].shutdown(socket.SHUT_WR)
-    heard.do(lambda _: None)
-    assert heard.data == b""
-    heard.do(lambda end: end.read(True))
-    assert heard.ends.get(timeout=20) is None
-    assert heard.data == b"abc"
-    heard.do(Buffered.close)
-
-
-def test_one_that_is_gone_is_told_of_when_it_is_written_to(reactor, pair):
-    heard = Heard(reactor, pair[0])
-    pair[1].close()
-    assert heard.ends.get(timeout=20) is None
-    heard.do(lambda end: end.write([b"x"]))
-    assert isinstance(heard.ends.get(timeout=20), OSError)
-    heard.do(Buffered.close)
 
 
 def carry(frames, to):

@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import errno
 import functools
 import itertools
 import os
@@ -21,7 +20,6 @@ from fiber._base.threads import SharedLoop
 from fiber._tunnel import server as module
 from fiber._tunnel import tunnel as tunnel_module
 from fiber._tunnel.mux import PING, Kind, Mux, Resumption
-from fiber._tunnel.ports import accept_on
 from fiber._tunnel.server import TunnelServer
 from fiber._tunnel.stream import Records, TunnelStream, dialer_handshake, listener_handshake
 from fiber._tunnel.tunnel import Tunnel
@@ -744,40 +742,6 @@ def test_what_the_other_side_has_forgotten_ends_and_the_stream_goes_on(tunnel_to
     with near:
         tunnel.open("two", far)
         assert other.heard_of[-1].text == "two"
-
-
-class FullListener(socket.socket):
-    """A listener whose process has no descriptor for the first connection."""
-
-    tries = 0
-
-    def accept(self):
-        self.tries += 1
-        if self.tries == 1:
-            raise OSError(errno.EMFILE, "too many open files")
-        return super().accept()
-
-
-@pytest.mark.parametrize("pause", [3600.0, 0.0])
-def test_a_connection_without_a_descriptor_waits_and_keeps_nobody_busy(loop, caplog, pause):
-    taken = []
-    with FullListener() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        listener.setblocking(False)
-        accept_on(loop, listener, taken.append, pause=pause)
-        with socket.create_connection(listener.getsockname(), timeout=30):
-            if pause:
-                until(lambda: loop.run_once(loop.now()) or listener.tries)
-                for _ in range(10):
-                    loop.run_once(loop.now())
-                assert listener.tries == 1
-            else:
-                until(lambda: loop.run_once(loop.now()) or taken)
-        loop.forget(listener.fileno())
-    for one in taken:
-        one.close()
-    assert "too many open files" in caplog.text
 
 
 def test_a_stream_whose_frame_cannot_be_acted_on_ends_so_that_the_rest_comes_again(loop, pair):

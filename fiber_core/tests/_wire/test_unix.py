@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import errno
-import itertools
 import queue
 import socket
-from unittest.mock import DEFAULT, Mock
 
 import pytest
 
@@ -131,17 +128,3 @@ def test_a_listener_whose_queue_is_full_is_given_up_in_time(folder):
                 one.dial(f"unix://{folder}/s", RUN, timeout=0.05)
     finally:
         stopped.close()
-
-
-def test_without_descriptors_connections_wait_until_there_are_some(ours):
-    listener, _ = ours.listener._listeners[0]
-    scarce = Mock(wraps=listener)
-    none_left = OSError(errno.EMFILE, "too many open files")
-    scarce.accept.side_effect = itertools.chain([none_left] * 3, itertools.repeat(DEFAULT))
-    ours.reactor.remove_reader(listener.fileno())
-    ours.reactor.add_reader(listener.fileno(), lambda: ours.listener._accept(scarce))
-    theirs = UnixDialer()
-    theirs.dial(ours.url, RUN, timeout=TIMEOUT)
-    assert ours.next()[0] == "opened"
-    assert scarce.accept.call_count > 3
-    theirs.close()

@@ -14,7 +14,6 @@ tunnel      one job's connections and its stream of the moment; the same on both
 client      opens streams
 server      streams are opened into it
 ports       loopback ports for routes
-buffered    non-blocking socket with buffers, on an event loop
 =========== =======================================================================
 
 Invariants: a frame is kept until the other side has acknowledged it; a channel sends no more than it

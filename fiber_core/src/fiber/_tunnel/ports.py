@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import functools
-import logging
 import socket
 import threading
 from collections.abc import Callable
 
+from fiber._base.sockets import accept_on
 from fiber._base.threads import Reactor
 from fiber._tunnel.routes import Route
-from fiber._wire.descriptors import NO_ROOM
 from fiber.exceptions import TransportError, WireError
 from fiber.model.timing import Timing
 
-__all__ = ["Ports", "accept_on", "connect"]
-
-log = logging.getLogger("fiber")
+__all__ = ["Ports", "connect"]
 
 _LOOPBACK = "127.0.0.1"
 _BACKLOG = 512
@@ -99,49 +96,12 @@ class Ports:
 
     def _accept_on(self, reactor: Reactor, route: Route, listener: socket.socket) -> None:
         accepted = functools.partial(self._accepted, route)
-        reactor.call_soon(lambda: accept_on(reactor, listener, accepted))
+        pause = Timing().accept_pause
+        reactor.call_soon(lambda: accept_on(reactor, listener, accepted, pause=pause))
 
     def _accepted(self, route: Route, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._on_connection(route, connection)
-
-
-def accept_on(
-    reactor: Reactor,
-    listener: socket.socket,
-    on_connection: Callable[[socket.socket], None],
-    *,
-    pause: float = Timing().accept_pause,
-) -> None:
-    """Accept connections until the listener is closed; on the reactor's thread.
-
-    Args:
-        reactor: that waits for them.
-        listener: the listening socket, which does not block.
-        on_connection: called with each, which does not block either.
-        pause: seconds without accepting after there was no descriptor for a connection.
-    """
-
-    def begin() -> None:
-        if listener.fileno() >= 0:
-            reactor.watch(listener.fileno(), accept, None)
-
-    def accept() -> None:
-        try:
-            connection, _ = listener.accept()
-        except (BlockingIOError, ConnectionError):
-            return
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
-            log.warning("fiber: a connection has to wait: %s; see `ulimit -n`", error)
-            reactor.watch(listener.fileno(), None, None)
-            reactor.call_later(pause, begin)
-            return
-        connection.setblocking(False)
-        on_connection(connection)
-
-    begin()
 
 
 def connect(host: str, port: int) -> socket.socket:

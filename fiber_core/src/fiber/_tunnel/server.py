@@ -15,10 +15,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from fiber._base.sockets import Buffered, accept_on
 from fiber._base.threads import Reactor
 from fiber._tunnel import routes
-from fiber._tunnel.buffered import Buffered
-from fiber._tunnel.ports import Ports, accept_on, connect
+from fiber._tunnel.ports import Ports, connect
 from fiber._tunnel.routes import Route
 from fiber._tunnel.stream import TunnelStream, listener_handshake
 from fiber._tunnel.tunnel import Tunnel
@@ -166,8 +166,9 @@ class TunnelServer:
     def _begin(self) -> None:
         assert self._reactor is not None
         assert self._queries is not None
-        accept_on(self._reactor, self._listener, self._stream_came)
-        accept_on(self._reactor, self._queries, self._somebody_asks)
+        pause = self._timing.accept_pause
+        accept_on(self._reactor, self._listener, self._stream_came, pause=pause)
+        accept_on(self._reactor, self._queries, self._somebody_asks, pause=pause)
         self._tick()
 
     def _end(self) -> None:

@@ -21,8 +21,8 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+from fiber._base.sockets import Buffered
 from fiber._base.threads import Reactor
-from fiber._tunnel.buffered import Buffered
 from fiber._tunnel.mux import MAX_DATA, Frame
 from fiber._wire import frames
 from fiber._wire.handshake import DialerHandshake, Hello, ListenerHandshake

@@ -7,8 +7,8 @@ import socket
 import time
 from collections.abc import Callable
 
+from fiber._base.sockets import Buffered
 from fiber._base.threads import Reactor
-from fiber._tunnel.buffered import Buffered
 from fiber._tunnel.mux import MAX_DATA, PING, WINDOW, Event, Frame, Kind, Mux, Resumption
 from fiber._tunnel.stream import TunnelStream
 from fiber.exceptions import WireError

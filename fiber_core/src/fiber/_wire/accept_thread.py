@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from fiber._wire.descriptors import NO_ROOM
+from fiber._base.sockets import NO_ROOM
 from fiber.model.timing import Timing
 
 __all__ = ["AcceptThread", "private_listener"]

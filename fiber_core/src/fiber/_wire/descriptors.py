@@ -20,8 +20,6 @@ from fiber._base.threads import in_turns
 SocketAddress = tuple[bytes, int]
 
 _V4_IN_V6 = bytes(10) + b"\xff\xff"
-#: errors of ``accept`` that pass: this process or the system has no room for another connection
-NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 #: numbers tried one by one where no folder lists the descriptors
 _MAX_NUMBERS = 2**16
 #: bytes of the largest ``sockaddr`` of any system

@@ -15,14 +15,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from fiber._base.log import lazy_logger
+from fiber._base.sockets import accept_on
 from fiber._base.threads import Reactor
-from fiber._wire import descriptors, fork, frames
+from fiber._wire import fork, frames
 from fiber._wire.dialer import SCHEME
 from fiber._wire.identity import Credentials
 from fiber.exceptions import TransportError, WireError
-
-log = lazy_logger()
 
 _CHUNK = 256 * 2**10
 #: backlog of connections; the kernel has a limit of its own
@@ -104,7 +102,9 @@ class UnixListener:
             msg = f"cannot listen on {url}: {os.strerror(error.errno or 0).lower()}"
             raise TransportError(msg) from error
         self._listeners.append((listener, path))
-        self._reactor.add_reader(listener.fileno(), lambda: self._accept(listener))
+        self._reactor.call_soon(
+            lambda: accept_on(self._reactor, listener, self._accepted, pause=self._pause)
+        )
         return url
 
     def trust(self, number: int) -> None:
@@ -158,29 +158,14 @@ class UnixListener:
 
     # -- on the handler thread
 
-    def _accept(self, listener: socket.socket) -> None:
-        while not self._closed:
-            try:
-                accepted, _ = listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                if error.errno not in descriptors.NO_ROOM:
-                    raise
-                log.warning("fiber: a connection has to wait: %s; see `ulimit -n`", error)
-                fd = listener.fileno()
-                self._reactor.remove_reader(fd)
-                self._reactor.call_later(self._pause, lambda: self._again(listener))
-                return
-            accepted.setblocking(False)
-            connection = _Connection(accepted, next(_numbers))
-            self._connections[connection.number] = connection
-            self._on_opened(connection.number)
-            self._reactor.add_reader(connection.fd, functools.partial(self._readable, connection))
-
-    def _again(self, listener: socket.socket) -> None:
-        if not self._closed:
-            self._reactor.add_reader(listener.fileno(), lambda: self._accept(listener))
+    def _accepted(self, accepted: socket.socket) -> None:
+        if self._closed:
+            accepted.close()
+            return
+        connection = _Connection(accepted, next(_numbers))
+        self._connections[connection.number] = connection
+        self._on_opened(connection.number)
+        self._reactor.add_reader(connection.fd, functools.partial(self._readable, connection))
 
     def _readable(self, connection: _Connection) -> None:
         if connection.is_closed:

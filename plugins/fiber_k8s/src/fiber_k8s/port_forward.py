@@ -13,8 +13,8 @@ import socket
 import threading
 from collections.abc import Callable
 
+from fiber._base.sockets import Buffered
 from fiber._base.threads import Reactor
-from fiber._tunnel.buffered import Buffered
 from fiber.exceptions import BackendError, BackendUnavailableError
 from fiber_k8s.client import Client
 from fiber_k8s.websocket_client import WebSocket, open_websocket

@@ -1,31 +1,31 @@
-"""Supervisor's end of one channel: frames in and out of a non-blocking stream socket.
+"""Supervisor's end of one channel: messages in and out of a :class:`~fiber._base.sockets.Buffered` socket.
 
-Apart from ``server``, so that it can be tested without one.
+Apart from ``server``, so that it can be tested without one, and for agents of backends, which have
+messages of their own.
 """
 
 from __future__ import annotations
 
-import os
 import select
-from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.jobs import Owner
 from fiber._agent.supervisor.messages import Decoder, encode
+from fiber._base.sockets import Buffered
 from fiber._base.threads import Loop
+from fiber._wire.descriptors import borrowed_socket
 from fiber.exceptions import WireError
 
 __all__ = ["Channel"]
-
-_READ = 1 << 18
 
 
 class Channel:
     """Reads messages as they come and queues those that the peer has not taken yet.
 
     Args:
-        descriptor: the socket, non-blocking, owned by ``descriptors``.
+        descriptor: the socket, owned by ``descriptors``.
         owner: the process at the other end; None for the master.
         loop: event loop that watches the socket.
         descriptors: owner of the socket.
@@ -41,19 +41,22 @@ class Channel:
         owner: Owner,
         loop: Loop,
         descriptors: Descriptors,
-        on_message: Callable[[Channel, object], None],
+        on_message: Callable[[Channel, Any], None],
         on_end: Callable[[Channel, str], None],
     ) -> None:
         self.owner = owner
         self._descriptor = descriptor
-        self._loop = loop
         self._descriptors = descriptors
         self._on_message = on_message
         self._on_end = on_end
         self._decoder = Decoder()
-        self._outgoing: deque[bytes] = deque()
         self._open = True
-        loop.on_readable(descriptor, self._on_readable)
+        self._stream = Buffered(
+            loop,
+            borrowed_socket(descriptor),
+            on_data=self._receive,
+            on_end=lambda _: self._end(""),
+        )
 
     @property
     def is_open(self) -> bool:
@@ -63,47 +66,36 @@ class Channel:
     @property
     def is_idle(self) -> bool:
         """True where nothing is half read and nothing waits to be read or written."""
-        if self._open:
-            self._on_readable()
-        return not (self._outgoing or self._decoder.pending)
+        self._stream.receive()
+        return not (self._stream.waiting or self._decoder.pending)
 
     def send(self, message: object) -> None:
         """Queue a message; it is dropped where the peer has gone."""
-        if not self._open:
-            return
-        self._outgoing.append(encode(message))
-        if len(self._outgoing) == 1:
-            self._on_writable()
+        if self._open:
+            self._stream.write([encode(message)])
 
     def close(self) -> None:
         """Close this end. Idempotent."""
         if self._open:
             self._open = False
-            self._outgoing.clear()
             self._decoder = Decoder()
-            self._loop.forget(self._descriptor)
-            self._descriptors.close(self._descriptor)
+            self._descriptors.release(self._descriptor)
+            self._stream.close()
+
+    def detach(self) -> None:
+        """Leave the descriptor to its owner, in a forked child."""
+        self._stream.detach()
 
     def flush(self, timeout: float) -> None:
         """Write what is queued; give up when the peer takes nothing for ``timeout`` seconds."""
         poll = select.poll()
-        while self._open and self._outgoing:
+        while self._open and self._stream.waiting:
             poll.register(self._descriptor, select.POLLOUT)
             if not poll.poll(timeout * 1000):
                 return
-            self._on_writable()
+            self._stream.flush()
 
-    def _on_readable(self) -> None:
-        try:
-            data = os.read(self._descriptor, _READ)
-        except BlockingIOError:
-            return
-        except OSError:
-            self._end("")
-            return
-        if not data:
-            self._end("")
-            return
+    def _receive(self, data: bytes) -> None:
         self._decoder.feed(data)
         try:
             for message in self._decoder.messages():
@@ -113,22 +105,7 @@ class Channel:
         except WireError as error:
             self._end(str(error))
 
-    def _on_writable(self) -> None:
-        while self._outgoing:
-            frame = self._outgoing[0]
-            try:
-                written = os.write(self._descriptor, frame)
-            except BlockingIOError:
-                break
-            except OSError:
-                self._end("")
-                return
-            if written == len(frame):
-                self._outgoing.popleft()
-            else:
-                self._outgoing[0] = frame[written:]
-        self._loop.on_writable(self._descriptor, self._on_writable if self._outgoing else None)
-
     def _end(self, reason: str) -> None:
-        self.close()
-        self._on_end(self, reason)
+        if self._open:
+            self.close()
+            self._on_end(self, reason)

@@ -388,8 +388,8 @@ class Server:
     def leave_child(self) -> None:
         """In a forked child: close everything that is the supervisor's."""
         signal.set_wakeup_fd(-1)
-        for sink in self._sinks:
-            sink.detach()
+        for one in (*self._sinks, *self._channels.values()):
+            one.detach()
         self._loop.close()
         self._descriptors.close_all()
 

@@ -28,6 +28,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
+from fiber._base.sockets import NO_ROOM
 from fiber._objects.memory import backing
 from fiber._objects.pipe import receive_buffers
 from fiber._objects.queue.messages import ItemWithReferences, Reference
@@ -176,7 +177,7 @@ class ItemInMemory(ItemWithReferences):
         try:
             memory = _mapped(self._descriptor, self.size)
         except OSError as error:
-            if error.errno not in descriptors.NO_ROOM:
+            if error.errno not in NO_ROOM:
                 raise
             # Python may map by one more descriptor
             return pickle.loads(self.read())

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from fiber._base.interpreter import unless_finalizing
+from fiber._base.sockets import NO_ROOM
 from fiber._objects import descriptor_passing, protocol
 from fiber._objects.descriptor_passing import CLOSE_ON_EXEC
 from fiber._objects.handle import encode, encode_into
@@ -32,7 +33,7 @@ from fiber._objects.protocol import Op
 from fiber._objects.queue.channel import DESCRIPTOR_STREAM
 from fiber._objects.queue.messages import Item, ItemWithReferences, MemoryReference
 from fiber._wire import fork
-from fiber._wire.descriptors import NO_ROOM, OwnedSocket
+from fiber._wire.descriptors import OwnedSocket
 from fiber.exceptions import WireError
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ sleeps: the owner, which counts from when it heard it, is never sooner.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -21,7 +20,9 @@ from fiber._agent.supervisor.kernel import adopt_orphans
 from fiber._agent.supervisor.messages import SupervisorOptions
 from fiber._agent.supervisor.runner import JobRunner, Launch
 from fiber._base import values
+from fiber._base.sockets import accept_on
 from fiber._base.threads import Loop
+from fiber.model.timing import Timing
 from fiber_ssh.remote.connection import Connection, Follower
 from fiber_ssh.remote.job import Job, directory_for, environ_of, spec_of
 from fiber_ssh.remote.kernel import bound_port, clock, complain, kill_marked
@@ -91,7 +92,7 @@ class Agent:
         self._loop.on_signals([signal.SIGCHLD], lambda _: self._runner.reap())
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._listener.setblocking(False)
-        self._loop.on_readable(self._listener.fileno(), self._accept)
+        accept_on(self._loop, self._listener, self._accepted, pause=Timing().accept_pause)
         while True:
             self._loop.run_once(self._due())
             self._end_leases()
@@ -197,11 +198,8 @@ class Agent:
 
     # -- connections
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            sock, _ = self._listener.accept()
-            sock.setblocking(False)
-            self._connections.append(Connection(sock, self._loop, self._heard))
+    def _accepted(self, sock: socket.socket) -> None:
+        self._connections.append(Connection(sock, self._loop, self._heard))
 
     def _heard(self, connection: Connection, message: Message) -> None:
         # first: after a sleep of this host, old words of an owner are no proof that it has not given up

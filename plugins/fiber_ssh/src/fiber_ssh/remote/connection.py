@@ -6,8 +6,8 @@ import os
 import socket
 from collections.abc import Callable
 
+from fiber._base.sockets import Buffered
 from fiber._base.threads import Loop
-from fiber._tunnel.buffered import Buffered
 from fiber.exceptions import WireError
 from fiber_ssh.remote.job import Job
 from fiber_ssh.remote.logfile import LogReader, offset_of_tail

@@ -1,16 +1,25 @@
-"""A socket that never blocks, on an event loop: bytes in to a callback, bytes out when it takes them."""
+"""Sockets that never block, on an event loop: :class:`Buffered` connections, and accepting them.
+
+Needs the standard library alone, for it runs on hosts without Fiber too.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from fiber._base.log import lazy_logger
 from fiber._base.threads import Loop
 
-__all__ = ["Buffered"]
+__all__ = ["NO_ROOM", "Buffered", "accept_on"]
 
+log = lazy_logger()
+
+#: errors that pass: this process or the system has no room for another descriptor or connection
+NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 #: bytes read at once
 _READ = 256 * 2**10
 #: most pieces handed to the system at once
@@ -18,7 +27,9 @@ _PIECES = 64
 
 
 class Buffered:
-    """All methods are for the loop's thread, and so are the callbacks.
+    """A connection: bytes in to a callback, bytes out when it takes them.
+
+    All methods are for the loop's thread, and so are the callbacks.
 
     Args:
         loop: that waits for it.
@@ -62,12 +73,12 @@ class Buffered:
             if piece:
                 self._out.append(memoryview(piece))
                 self.waiting += len(piece)
-        self._flush()
+        self.flush()
 
     def finish(self) -> None:
         """Say the end once everything written was taken."""
         self._finishing = True
-        self._flush()
+        self.flush()
 
     def read(self, reading: bool) -> None:
         """Go on reading, or leave what comes where it is."""
@@ -88,16 +99,22 @@ class Buffered:
         with contextlib.suppress(OSError):
             self._socket.close()
 
+    def detach(self) -> int:
+        """Leave the descriptor to the caller, in a forked process that closes it with others; returns it."""
+        self._closed = True
+        return self._socket.detach()
+
     def _watch(self) -> None:
         if self._closed:
             return
         self._loop.watch(
             self._socket.fileno(),
-            self._readable if self._reading and not self._ended else None,
-            self._flush if self._out or self._finishing else None,
+            self.receive if self._reading and not self._ended else None,
+            self.flush if self._out or self._finishing else None,
         )
 
-    def _readable(self) -> None:
+    def receive(self) -> None:
+        """Read what has come; the loop calls it too."""
         if self._closed or not self._reading:
             return
         try:
@@ -112,7 +129,8 @@ class Buffered:
         else:
             self._over(None)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Have the system take what it has room for; the loop calls it too."""
         if self._closed:
             return
         waiting = self.waiting
@@ -155,3 +173,45 @@ class Buffered:
             self.waiting = 0
         self._watch()
         self._on_end(error)
+
+
+def accept_on(
+    loop: Loop,
+    listener: socket.socket,
+    on_connection: Callable[[socket.socket], None],
+    *,
+    pause: float,
+) -> None:
+    """Accept connections until the listener is closed; on the loop's thread.
+
+    Whoever closes the listener has the loop forget it before.
+
+    Args:
+        loop: that waits for them.
+        listener: the listening socket, which does not block.
+        on_connection: called with each, which does not block either.
+        pause: seconds without accepting after there was no descriptor for a connection.
+    """
+
+    def begin() -> None:
+        if listener.fileno() >= 0:
+            loop.on_readable(listener.fileno(), accept)
+
+    def accept() -> None:
+        # it may be closed by what is done with a connection
+        while listener.fileno() >= 0:
+            try:
+                connection, _ = listener.accept()
+            except (BlockingIOError, ConnectionError):
+                return
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                log.warning("fiber: a connection has to wait: %s; see `ulimit -n`", error)
+                loop.forget(listener.fileno())
+                loop.call_later(pause, begin)
+                return
+            connection.setblocking(False)
+            on_connection(connection)
+
+    begin()
