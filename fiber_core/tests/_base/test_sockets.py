@@ -15,13 +15,6 @@ from waiting import until
 
 
 @pytest.fixture
-def reactor():
-    reactor = Reactor("test")
-    yield reactor
-    reactor.stop()
-
-
-@pytest.fixture
 def pair():
     one, other = socket.socketpair()
     other.settimeout(20)

@@ -31,13 +31,6 @@ def listen(folder):
 
 
 @pytest.fixture
-def reactor():
-    reactor = Reactor("test-reactor")
-    yield reactor
-    reactor.stop()
-
-
-@pytest.fixture
 def limits(monkeypatch):
     """The soft and hard limit as a list, which stands for this process's own."""
     found = [1024, 20_000]
