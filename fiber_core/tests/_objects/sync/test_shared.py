@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import soak
 from dying import killed_at
 from fiber._objects.address import Kind
-from fiber._objects.sync import posix_semaphore, shared_event, shared_lock, shared_semaphore
-from fiber._objects.sync.event import OwnedEvent
+from fiber._objects.sync import event as shared_event
+from fiber._objects.sync import shared_lock, shared_semaphore
+from fiber._objects.sync.event import OwnedEvent, SharedEvent
 from fiber._objects.sync.monitor import is_possible
 from fiber._objects.sync.semaphore import OwnedSemaphore, SemaphoreState
-from fiber._objects.sync.shared_event import SharedEvent
 from fiber._objects.sync.shared_lock import SharedLock
 from fiber._objects.sync.shared_semaphore import (
     SharedSemaphore,
@@ -91,7 +91,7 @@ class Seated(Made):
 
 
 needs_seats = pytest.mark.skipif(
-    not posix_semaphore.is_possible(), reason="this system has other semaphores"
+    not shared_lock.is_possible(), reason="this system has other semaphores"
 )
 WITHOUT_SEATS = {
     "lock": Made,

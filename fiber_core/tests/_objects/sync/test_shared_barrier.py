@@ -8,10 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dying import killed_at
-from fiber._objects.sync import shared_barrier
-from fiber._objects.sync.barrier import BarrierState, OwnedBarrier, PeersBarrierState
+from fiber._objects.sync import barrier as shared_barrier
+from fiber._objects.sync.barrier import (
+    SIZE,
+    Arrival,
+    BarrierState,
+    OwnedBarrier,
+    PeersBarrierState,
+    SharedBarrier,
+)
 from fiber._objects.sync.monitor import is_possible
-from fiber._objects.sync.shared_barrier import SIZE, Arrival, SharedBarrier
 from fiber._objects.sync.wait_queue import Request, Status
 from wire_world import in_thread, until
 

@@ -6,10 +6,9 @@ from unittest.mock import Mock
 import pytest
 
 from dying import killed_at
-from fiber._objects.sync import shared_condition
-from fiber._objects.sync.condition import OwnedCondition
+from fiber._objects.sync import condition as shared_condition
+from fiber._objects.sync.condition import SIZE, OwnedCondition, SharedCondition
 from fiber._objects.sync.monitor import is_possible
-from fiber._objects.sync.shared_condition import SIZE, SharedCondition
 from fiber.exceptions import PeerLostError
 from wire_world import in_thread, until
 

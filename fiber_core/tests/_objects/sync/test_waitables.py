@@ -10,12 +10,17 @@ from hypothesis import strategies as st
 from fiber._objects.address import Kind
 from fiber._objects.sync import owned_waitable, remote_waitable
 from fiber._objects.sync.barrier import BarrierState, OwnedBarrier
-from fiber._objects.sync.condition import ConditionState, OwnedCondition, PeersConditionState
+from fiber._objects.sync.condition import (
+    SIZE,
+    ConditionState,
+    OwnedCondition,
+    PeersConditionState,
+    SharedCondition,
+)
 from fiber._objects.sync.event import EventState, OwnedEvent
 from fiber._objects.sync.monitor import is_possible
 from fiber._objects.sync.protocol import Op
 from fiber._objects.sync.semaphore import OwnedSemaphore, SemaphoreState
-from fiber._objects.sync.shared_condition import SIZE, SharedCondition
 from fiber._objects.sync.wait_queue import Request, Status
 from fiber.exceptions import LeaseLostError, PeerLostError
 from wire_world import in_thread, until

@@ -12,8 +12,7 @@ other processes. The users' classes are in ``fiber.synchronize``.
    its own and waits for the answers.
 
 Where the processes of a run share memory, the state is there (``shared_lock``, ``shared_semaphore``,
-``shared_event``, ``shared_barrier``, ``shared_condition``, on ``monitor`` and ``posix_semaphore``) and 1 to 3
-are not used, except that the owner's side acts for processes that do not map this memory.
+``SharedEvent``, ``SharedBarrier``, ``SharedCondition``, on ``monitor``) and 1 to 3 are not used, except that the owner's side acts for processes that do not map this memory.
 
 Invariants:
 

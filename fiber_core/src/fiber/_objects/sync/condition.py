@@ -1,28 +1,246 @@
-"""Conditions: the state, the owner's side, and the side of all other processes.
+"""Conditions: the state, the owner's side, the side of all other processes, and shared memory.
 
 ``ConditionState`` is pure. A notification stays counted until the process that it was sent to has
 acknowledged it: if that process exits or dies before, another request is woken in its place. The
 lock of a condition is an object of its own, which the handle uses.
+
+A ``SharedCondition`` is in memory that the processes of one host share. Each thread that waits has an *entry*: the
+identity of its process, a number that tells who has waited for longest, and a word that says whether it was
+notified, which it waits for. A thread that was notified frees its entry; where its process dies before, those that
+wait pass the notification on, as they look from time to time whether the processes of the entries live.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable, Iterator
+from typing import TYPE_CHECKING, TypeAlias
 
 from fiber._objects.address import Kind
+from fiber._objects.sync.monitor import LOOKS, Monitored, Turns, Word
+from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
 from fiber._objects.sync.owned_waitable import OwnedWaitable
 from fiber._objects.sync.protocol import Op
 from fiber._objects.sync.remote_waitable import RemoteWaitable, Reply
-from fiber._objects.sync.shared_condition import SIZE, Entry, SharedCondition
+from fiber._objects.sync.shared_semaphore import is_dead, own_identity
 from fiber._objects.sync.wait_queue import Answer, Answers, Request, Status, Wait, WaitQueue
+from fiber._objects.waiting import Deadline
 
 if TYPE_CHECKING:
     import mmap
 
     from fiber._objects.store import Store
+
+
+# Words of the state, 8 bytes each, behind the monitor.
+#: number of the next wait
+_NEXT = 0
+#: changed by each notification, for threads that stand in for others
+_CHANGES = 1
+#: entries up to here may be in use
+_HIGH = 2
+_ENTRIES = 3
+#: words of an entry: identity; number of the wait; state; number of the next wait when it was notified
+_IDENTITY, _NUMBER, _STATE, _LIMIT, _ENTRY = 0, 1, 2, 3, 4
+_FREE, _WAITING, _NOTIFIED = 0, 1, 2
+_MOST = 256
+#: bytes of a condition
+SIZE = MONITOR_SIZE + 8 * (_ENTRIES + _ENTRY * _MOST)
+#: where an entry is, and the number of its wait
+Entry: TypeAlias = tuple[int, int]
+
+
+class SharedCondition(Monitored):
+    """A condition in shared memory, as one process uses it.
+
+    Args:
+        memory: shared memory, mapped.
+        begin: where it begins there, a multiple of 8; :data:`SIZE` bytes.
+        is_new: True to make it, of zeros.
+    """
+
+    def __init__(self, memory: mmap.mmap, begin: int, *, is_new: bool = False) -> None:
+        super().__init__(memory, begin, is_new=is_new)
+        self._words = memoryview(memory)[begin + MONITOR_SIZE : begin + SIZE].cast("q")
+        self._changes = self._word(_CHANGES)
+        # words of the entries of threads of this process that wait
+        self._waits: dict[int, Word] = {}
+
+    # -- for the user's threads
+
+    def wait(self, release: Callable[[], object], timeout: float | None, *, certain: bool) -> bool:
+        """Call ``release`` and wait until notified; False if not in time.
+
+        Raises:
+            RuntimeError: too many threads of this host wait.
+        """
+        entries: list[Entry] = []
+        was_notified = False
+        try:
+            entry = self.register(entries)
+            self._waits[entry[0]] = self._word(entry[0] + _STATE)
+            release()
+            self._wait(entry[0], Deadline(timeout))
+            was_notified = self.is_notified(entry)
+            return self.leave(entry)
+        except BaseException:
+            # another one is woken in its place
+            if entries and self._lost is None and (self.leave(entries[0]) or was_notified):
+                self.notify(1, certain=True)
+            raise
+        finally:
+            for at, _ in entries:
+                self._waits.pop(at, None)
+
+    def notify(self, count: int, *, certain: bool) -> None:
+        """Wake so many, those that have waited for longest."""
+        notified = self._inside(functools.partial(self._notify, count, self._words[_NEXT] + 1))
+        for at in notified:
+            (self._waits.get(at) or self._word(at + _STATE)).wake()
+        if notified:
+            self._changes.wake()
+
+    def waiting(self) -> int:
+        """Number of waiting threads."""
+        self.check()
+        words = self._words
+        return sum(words[at + _STATE] == _WAITING for at in self._all())
+
+    def _wait(self, at: int, deadline: Deadline) -> None:
+        words, state = self._words, at + _STATE
+        for _ in range(LOOKS):
+            if words[state] == _NOTIFIED:
+                return
+        turns = Turns()
+        while words[state] != _NOTIFIED:
+            self.check()
+            left = deadline.left
+            if left == 0:
+                return
+            if turns.wait(self._waits[at], _WAITING, left):
+                self.pass_on()
+
+    # -- entries
+
+    def register(self, entries: list[Entry] | None = None) -> Entry:
+        """Begin to wait.
+
+        Args:
+            entries: a list that the entry is appended to, before any interrupt can come.
+
+        Raises:
+            RuntimeError: too many threads of this host wait.
+        """
+        kept: list[Entry] = [] if entries is None else entries
+        self._inside(functools.partial(self._register, kept))
+        if not kept:
+            msg = f"more than {_MOST} threads wait for one condition on this host"
+            raise RuntimeError(msg)
+        return kept[0]
+
+    def leave(self, entry: Entry) -> bool:
+        """Wait no more; True where it was notified. Idempotent."""
+        return self._inside(functools.partial(self._leave, *entry))
+
+    def is_notified(self, entry: Entry) -> bool:
+        """True where a wait was notified."""
+        return self._words[entry[0] + _STATE] == _NOTIFIED
+
+    @property
+    def changes(self) -> int:
+        """Number that each notification changes."""
+        return self._words[_CHANGES]
+
+    def wait_for_change(self, number: int, seconds: float) -> None:
+        """Wait until :attr:`changes` is another number than this; may return early."""
+        self._changes.wait(number, seconds)
+
+    def pass_on(self) -> None:
+        """Free the entries of dead processes, and wake others with notifications that these had."""
+        words = self._words
+        own = own_identity()
+        used = {words[at + _IDENTITY] for at in self._all() if words[at + _STATE]} - {own}
+        for identity in filter(is_dead, used):
+            self._free(identity)
+
+    def _free(self, identity: int) -> None:
+        """Free the entries of a process that waits no more."""
+        words = self._words
+        for at in [at for at in self._all() if words[at + _IDENTITY] == identity]:
+            limit = words[at + _LIMIT]
+            if self.leave((at, words[at + _NUMBER])):
+                # to those that waited when it was notified
+                for one in self._inside(functools.partial(self._notify, 1, limit)):
+                    self._word(one + _STATE).wake()
+                self._changes.wake()
+
+    def _word(self, index: int) -> Word:
+        memory, begin = self._where
+        return Word(memory, begin + MONITOR_SIZE + 8 * index)
+
+    def _all(self) -> Iterator[int]:
+        return iter(range(_ENTRIES, _ENTRIES + _ENTRY * self._words[_HIGH], _ENTRY))
+
+    # -- with the monitor entered
+
+    def _register(self, entries: list[Entry]) -> None:
+        words = self._words
+        high = words[_HIGH]
+        at = next((at for at in self._all() if not words[at + _STATE]), _ENTRIES + _ENTRY * high)
+        if high == _MOST and at == _ENTRIES + _ENTRY * high:
+            return
+        identity, high = own_identity(), max(high, (at - _ENTRIES) // _ENTRY + 1)
+        entry = at, words[_NEXT]
+        # from here on there is no call until all is changed
+        words[_NEXT] += 1
+        words[_HIGH] = high
+        words[at + _IDENTITY], words[at + _NUMBER] = identity, entry[1]
+        words[at + _STATE] = _WAITING
+        entries.append(entry)
+
+    def _leave(self, at: int, number: int) -> bool:
+        words = self._words
+        if words[at + _NUMBER] != number:
+            # it is another one's by now
+            return False
+        was_notified = words[at + _STATE] == _NOTIFIED
+        words[at + _STATE] = _FREE
+        while words[_HIGH] and not words[_ENTRIES + _ENTRY * (words[_HIGH] - 1) + _STATE]:
+            words[_HIGH] -= 1
+        return was_notified
+
+    def _notify(self, count: int, before: int) -> list[int]:
+        """Notify so many of those whose number is lower; where their entries are."""
+        words = self._words
+        waiting = [
+            at
+            for at in self._all()
+            if words[at + _STATE] == _WAITING and words[at + _NUMBER] < before
+        ]
+        waiting.sort(key=lambda at: words[at + _NUMBER])
+        notified = waiting[:count]
+        for at in notified:
+            words[at + _LIMIT] = words[_NEXT]
+            words[at + _STATE] = _NOTIFIED
+        words[_CHANGES] += 1
+        return notified
+
+    def _repair(self) -> None:
+        """Nothing to do: an entry is in use or not by one word, which is the last to be written."""
+
+    # -- the ends of this process, and of its connection to the owner
+
+    def on_exit(self) -> None:
+        """This process exits normally, while threads of it may wait."""
+        if self._waits:
+            self._free(own_identity())
+
+    def cut_off(self, error: Callable[[], BaseException]) -> None:
+        """This process has lost the owner: all uses raise an error from now on."""
+        self._refuse(error)
+        for word in list(self._waits.values()):
+            word.wake()
 
 
 class ConditionState:
