@@ -17,8 +17,8 @@ NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.mark.parametrize("transport", ["unix", "tls"])
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("transport", ["unix", "tls"])
 def test_with_another_import_a_program_prints_the_same(name, transport, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     # into a pipe a program's output is buffered in blocks, unless this is set

@@ -8,8 +8,10 @@ are named, or tests by ``-k``, it does nothing. ``rest``: all that it leaves out
 The others are for Pythons besides the main one. Files run whole that use themselves what of the
 standard library differs from Python to Python; of the other files ``python`` runs every test, of its
 cases one, another one on each Python; ``between``, on a Python between two of these, one test of
-each class and file; ``followers`` none. What is named below runs on the main Python alone: it is one
-piece of code, and does not depend on the Python.
+each class and file. ``followers`` runs none of these, and of the files that follow every test with one
+of its cases; the programs of tests/compat are no cases, but each of them another thing that the
+standard library does. What is named below runs on the main Python alone: it is one piece of code, and
+does not depend on the Python.
 """
 
 import functools
@@ -21,6 +23,7 @@ from pathlib import Path
 import pytest
 
 _PURE = "a state machine without I/O, for which hypothesis makes up orders of events"
+_TRANSPORT = "what a program sees of the Python it sees by either transport"
 _KIT = "the kit judges backends, and is judged itself, by the same code everywhere"
 #: beginnings of tests' names, and why they run on the main Python alone
 LEFT_OUT: Mapping[str, str] = {
@@ -34,7 +37,10 @@ LEFT_OUT: Mapping[str, str] = {
     "fiber_core/tests/_tasks/pending/": _PURE,
     "fiber_core/tests/_agent/resources/test_allocator.py": _PURE,
     "fiber_core/tests/_wire/test_frames.py": _PURE,
+    "tests/compat/test_programs.py::test_with_another_import_a_program_prints_the_same[tls-": _TRANSPORT,
 }
+#: beginnings of tests' names whose cases differ in what they show of the standard library
+COMPARED = ("tests/compat/",)
 #: what Fiber does as the standard library does it, and so differently on each Python
 FOLLOWED = ("asyncio", "concurrent", "copyreg", "inspect", "multiprocessing", "pickle")
 _FOLLOWS = re.compile(rf"^\s*(?:import|from) (?:{'|'.join(FOLLOWED)})\b", re.MULTILINE)
@@ -53,7 +59,7 @@ _PROMISED = re.compile(r"^\|.*", re.MULTILINE), re.compile(r"\]\(([\w/]+\.py)\)"
 LEFT = {
     "python": "all but one case of each test",
     "between": "all but one test of each class and file",
-    "followers": "all",
+    "followers": "all, and in the others all but one case of each test",
 }
 
 
@@ -94,7 +100,10 @@ def _chosen(part: str, items: list[pytest.Item]) -> set[pytest.Item]:
         return quick if part == "quick" else set(items) - quick
     here = [item for item in items if not item.nodeid.startswith(tuple(LEFT_OUT))]
     if part == "followers":
-        return {item for item in here if _follows(item.path)}
+        following = [item for item in here if _follows(item.path)]
+        return set(
+            _one_of_each(following, lambda item: item.nodeid.startswith(COMPARED), _function)
+        )
     group = _group if part == "between" else _function
     return set(_one_of_each(here, lambda item: _follows(item.path), group))
 
