@@ -8,9 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fiber._base.loop import SharedLoop
 from fiber._base.sockets import Buffered, accept_on
-from fiber._wire.reactor import Reactor
+from fiber._base.threads import SharedLoop
 from waiting import until
 
 

@@ -7,7 +7,6 @@ import resource
 
 import pytest
 
-from fiber._base.threads import Reactor
 from fiber._wire import codec
 from fiber._wire.identity import Credentials
 from making import making
