@@ -26,7 +26,7 @@ from rich.console import Console, Group, RenderableType
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from fiber._watch import display
+from fiber._watch import progress
 from fiber.cli import top, trace
 from fiber.hookspecs import hookimpl
 from fiber.testing.fakes import FakeProvider
@@ -94,7 +94,7 @@ def terminal(shown: RenderableType, title: str, width: int) -> str:
 
 def bar(now: Progress) -> RenderableType:
     """Return the progress bar of a map."""
-    bars = display._Bars()
+    bars = progress._Bars()
     try:
         bars.update(bars.begin(now.function), now)
         return Group(*bars._progress.get_renderables())

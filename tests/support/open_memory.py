@@ -4,7 +4,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from fiber._agent import named_memory
+from fiber._agent import rundir
 
 
 def open_memory(pid: int | str = "self") -> int:
@@ -19,7 +19,7 @@ def open_memory(pid: int | str = "self") -> int:
 def is_there(name: str) -> bool:
     """True where a process could open a named block."""
     try:
-        os.close(named_memory.open_block(name))
+        os.close(rundir.open_block(name))
     except FileNotFoundError:
         return False
     return True

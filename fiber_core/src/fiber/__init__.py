@@ -19,8 +19,7 @@ if typing.TYPE_CHECKING:
         TimeoutError,  # noqa: A004 - multiprocessing's own name for its own class
     )
 
-    from fiber._runtime.functions import cpu_count, get_backend
-    from fiber._runtime.runtime import init
+    from fiber._runtime.runtime import cpu_count, get_backend, init
     from fiber.connection import Pipe
     from fiber.context import _default_context as _context
     from fiber.exceptions import FiberError, WorkerCrashedError
@@ -81,9 +80,9 @@ _HOMES = {
     "TimeoutError": "multiprocessing",
     "WorkerCrashedError": "fiber.exceptions",
     "active_children": "fiber.process",
-    "cpu_count": "fiber._runtime.functions",
+    "cpu_count": "fiber._runtime.runtime",
     "current_process": "fiber.process",
-    "get_backend": "fiber._runtime.functions",
+    "get_backend": "fiber._runtime.runtime",
     "init": "fiber._runtime.runtime",
     "meta": "fiber.hints",
     "parent_process": "fiber.process",

@@ -67,7 +67,7 @@ class BaseContext(_stdlib.BaseContext):
 
     def cpu_count(self) -> int:
         """CPUs that the selected backend has for jobs."""
-        from fiber._runtime.functions import cpu_count
+        from fiber._runtime.runtime import cpu_count
 
         return cpu_count()
 

@@ -31,7 +31,7 @@ from joblib.parallel import (
 )
 
 from fiber._objects import store
-from fiber._runtime.functions import cpu_count
+from fiber._runtime.runtime import cpu_count
 from fiber._wire import codec
 from fiber.executor import Executor, Future
 from fiber.sharing import Shared, shared

@@ -19,7 +19,7 @@ from multiprocessing import shared_memory as _stdlib
 from pathlib import Path
 from typing import Any
 
-from fiber._agent import named_memory
+from fiber._agent import rundir
 from fiber._runtime import runtime
 from fiber.exceptions import CapabilityError
 
@@ -66,7 +66,7 @@ class SharedMemory(_stdlib.SharedMemory):
         self._track = False
         if not create:
             self._name = f"/{name}"
-            self._fd = named_memory.open_block(str(name))
+            self._fd = rundir.open_block(str(name))
         elif name is not None:
             self._create(name, track=track)
         else:
@@ -92,15 +92,15 @@ class SharedMemory(_stdlib.SharedMemory):
         Raises:
             FileNotFoundError: it was removed before.
         """
-        named_memory.unlink(self.name)
-        named_memory.forget(self._run, self.name)
+        rundir.unlink_block(self.name)
+        rundir.forget_block(self._run, self.name)
 
     def _create(self, name: str, *, track: bool) -> None:
         self._name = f"/{name}"
         if track:
-            self._fd = named_memory.create(self._run, name)
+            self._fd = rundir.create_block(self._run, name)
         else:
-            self._fd = named_memory.open_block(name, create=True)
+            self._fd = rundir.open_block(name, create=True)
 
 
 class ShareableList(_stdlib.ShareableList[Any]):

@@ -3,7 +3,7 @@
 import pytest
 
 from fiber._base import values
-from fiber._plugins.undeclared import refuse_undeclared
+from fiber._plugins.backend_choice import refuse_undeclared
 from fiber._runtime import runtime
 from fiber.exceptions import CapabilityError
 from fiber.model import Capabilities, JobSpec, ResourceRequest, Volume

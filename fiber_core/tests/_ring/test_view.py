@@ -4,16 +4,17 @@ import pickle
 
 import pytest
 
-from fiber._ring import counters
-from fiber._ring.counters import RingCounters, StatusCounter
+from fiber._ring import model
 from fiber._ring.model import (
     Condition,
     ConditionKind,
     Failure,
     Member,
+    RingCounters,
     RingError,
     RingPhase,
     RingStatus,
+    StatusCounter,
 )
 from fiber._ring.view import RingView, current_ring
 from fiber.exceptions import FiberError
@@ -121,7 +122,7 @@ def test_a_failure_without_a_rank_says_what_it_knows():
 
 
 def test_each_ring_is_counted_once_however_many_statuses_it_has(monkeypatch):
-    monkeypatch.setattr(counters, "_counts", RingCounters())
+    monkeypatch.setattr(model, "_counts", RingCounters())
     created = Condition(
         kind=ConditionKind.CREATED, is_true=True, reason="RingCreated", message="", time=0
     )
@@ -132,4 +133,4 @@ def test_each_ring_is_counted_once_however_many_statuses_it_has(monkeypatch):
         for phase, restarts in history:
             count(RingStatus(phase=RingPhase(phase), conditions=(created,), restarts=restarts))
 
-    assert counters.counters() == RingCounters(created=2, succeeded=1, failed=1, restarts=3)
+    assert model.counters() == RingCounters(created=2, succeeded=1, failed=1, restarts=3)

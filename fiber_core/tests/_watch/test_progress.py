@@ -9,7 +9,7 @@ import types
 import pytest
 
 import fiber
-from fiber._watch import display
+from fiber._watch import progress
 from fiber.model import Timing
 from fiber.watching import Progress
 from pool_tasks import nap, nap_and_tell, square
@@ -150,8 +150,8 @@ def test_a_terminal_has_a_bar_and_below_it_why_workers_wait(monkeypatch):
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("TERM", "xterm")
-    show, _ = display.choose(Timing())
-    other, _ = display.choose(Timing())
+    show, _ = progress.choose(Timing())
+    other, _ = progress.choose(Timing())
 
     show(NOW)
     other(NOW)
@@ -187,7 +187,7 @@ def test_a_notebook_has_a_bar_of_tqdms(monkeypatch):
     notebook = types.ModuleType("tqdm.notebook")
     notebook.tqdm = Bar
     monkeypatch.setitem(sys.modules, "tqdm.notebook", notebook)
-    show, _ = display.choose(Timing())
+    show, _ = progress.choose(Timing())
 
     show(NOW)
     show(Progress(**{**vars_of(NOW), "done": 1000, "is_over": True}))

@@ -21,7 +21,7 @@ from fiber._tasks.pending.table import PendingTable
 from fiber._watch import status as module
 from fiber._watch.status import Asker
 from fiber._workers.group import WorkerGroup
-from fiber._workers.records import WorkerRecord
+from fiber._workers.state import WorkerRecord
 from fiber.exceptions import FiberError
 from fiber.model import JobState, JobStatus
 from pool_tasks import die_once, fail_at, square

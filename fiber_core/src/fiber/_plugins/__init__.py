@@ -4,7 +4,6 @@
 manager          loads plugins and calls their hooks; registries of what they offer
 backend_choice   which backend a program uses, and how it is made
 defaults         the core's own implementations of hooks, called last
-undeclared       refusal of jobs that ask for what their backend does not offer
 ================ ====================================================================
 
 A plugin is a module or object with implementations of :mod:`fiber.hookspecs`, managed by pluggy. It

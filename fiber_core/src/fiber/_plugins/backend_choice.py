@@ -1,22 +1,33 @@
-"""Choice and making of the backend: named in the settings, detected, or the default."""
+"""Choice and making of the backend: named in the settings, detected, or the default.
+
+Also the refusal of jobs that ask for what their backend does not declare, before it is asked. Requests for CPUs and
+memory are never refused: a backend that does not declare them as limits need not enforce them.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fiber._base.entry_points import load_object
 from fiber.abc import Backend
-from fiber.exceptions import BackendError, FiberError, PluginError
-from fiber.model import BackendClaim, BackendContext, BackendInfo
+from fiber.exceptions import BackendError, CapabilityError, FiberError, PluginError
+from fiber.model import BackendClaim, BackendContext, BackendInfo, Capabilities, JobSpec
 
 if TYPE_CHECKING:
     from fiber._config.settings import Config
     from fiber._plugins.manager import Plugins
 
-__all__ = ["choose_backend", "load_backend", "load_settings", "open_backend"]
+
+__all__ = [
+    "choose_backend",
+    "load_backend",
+    "load_settings",
+    "open_backend",
+    "refuse_undeclared",
+]
 
 
 def load_settings(arguments: Mapping[str, object]) -> tuple[Config, Plugins, BackendInfo]:
@@ -150,3 +161,33 @@ def _default(plugins: Plugins) -> BackendInfo:
 
 def _names(plugins: Plugins) -> str:
     return ", ".join(sorted(plugins.backends())) or "none"
+
+
+def refuse_undeclared(backend: str, declared: Capabilities, spec: JobSpec) -> None:
+    """Refuse a job for the first thing in its spec that the backend does not declare.
+
+    Args:
+        backend: name of the backend.
+        declared: its capabilities.
+        spec: the job, as the backend would get it.
+
+    Raises:
+        CapabilityError: there is such a thing.
+    """
+    for capability, what in _needs(spec):
+        if not getattr(declared, capability):
+            raise CapabilityError(backend, capability, what)
+
+
+def _needs(spec: JobSpec) -> Iterator[tuple[str, str]]:
+    """Yield the capabilities that a job needs, each with the words for what needs it."""
+    if spec.image is not None:
+        yield "images", f"image {spec.image!r}"
+    for volume in spec.volumes:
+        yield "volumes", f"volume {volume.source!r}"
+    if spec.resources.devices:
+        yield "devices", f"a job with devices ({', '.join(sorted(spec.resources.devices))})"
+    if spec.processes > 1:
+        yield "fork", f"a job of {spec.processes} processes"
+    if spec.detached:
+        yield "detached", f"{spec.name!r}, a job that goes on by itself,"

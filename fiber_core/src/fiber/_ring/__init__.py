@@ -27,7 +27,7 @@ Users call :class:`~fiber._ring.ring.Ring` through :mod:`fiber.experimental`, an
 through :mod:`fiber._ring.command_rings`. The package calls the runtime's launcher for jobs,
 :mod:`fiber.connection` for pipes and :mod:`fiber._wire` for listeners; nothing below calls it.
 
-* ``ring``: the public class; ``model``, ``view``, ``framework``, ``counters``: the other public names.
+* ``ring``: the public class; ``model``, ``view``, ``framework``: the other public names.
 * ``machine``, ``phases``, ``membership``, ``events``, ``policy``: the state machine.
 * ``controller``, ``workers``, ``rendezvous``: what feeds the machine and carries out its commands.
 * ``member``, ``protocol``: the members, and the messages between them and the controller.

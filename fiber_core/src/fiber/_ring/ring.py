@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fiber import hints
 from fiber._base import values
-from fiber._ring import counters, events
+from fiber._ring import events, model
 from fiber._ring.controller import MemberProtocol, RingController
 from fiber._ring.frameworks import find_framework
 from fiber._ring.member import MemberSpec
@@ -174,7 +174,7 @@ class Ring:
             timing=timing,
         )
         controller = RingController(
-            current, groups, self._policy, MemberProtocol(spec), counters.StatusCounter()
+            current, groups, self._policy, MemberProtocol(spec), model.StatusCounter()
         )
         controller.start()
         self._controller = controller

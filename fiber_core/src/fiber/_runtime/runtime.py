@@ -1,6 +1,7 @@
 """Runtime: what a process of a run owns (settings, plugins, backend, connections), closed in order.
 
-Also the set-up of Fiber's own log, where the user asked for one.
+Also the set-up of Fiber's own log, where the user asked for one, and the public functions that ask the
+current runtime.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from fiber._plugins.backend_choice import (
     load_backend,
     load_settings,
     open_backend,
+    refuse_undeclared,
 )
-from fiber._plugins.undeclared import refuse_undeclared
 from fiber._wire import codec, fork
 from fiber._wire.identity import Credentials
 from fiber.abc import Backend
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from fiber._wire.handshake import Hello
     from fiber._wire.link import Link
     from fiber.model import BackendInfo, Job
+
 
 log = lazy_logger()
 
@@ -602,3 +604,19 @@ def _load_backend(runtime: Runtime) -> Backend:
         timing=runtime.timing,
     )
     return load_backend(runtime.plugins, runtime.info.name, context)
+
+
+def cpu_count() -> int:
+    """CPUs that the selected backend has for jobs."""
+    return current().cpu_count()
+
+
+def get_backend(name: str | None = None) -> Backend:
+    """The selected backend, as the current program uses it; or another one by name, for queries.
+
+    Raises:
+        UnknownBackendError: no plugin offers one of that name.
+        BackendNotInstalledError: its distribution is not installed; the text has the command.
+    """
+    runtime = current()
+    return runtime.backend if name is None else runtime.backend_named(name)

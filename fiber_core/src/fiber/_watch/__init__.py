@@ -12,7 +12,6 @@ progress      progress of one call: counted, and shown until its end
 status        status of a run: of this program, or asked for at another one
 answers       answers of a program's status socket: status, timeline, logs
 trace         timeline of all pools, written to a file
-display       places where progress is shown: a terminal, a notebook, a log
 metrics       statuses as metrics of Prometheus
 spans         one span of OpenTelemetry for each task
 debugger      prompt of a stopped worker, on the program's terminal

@@ -36,7 +36,7 @@ from fiber.watching import (
 if TYPE_CHECKING:
     from fiber._launch.child import Child
     from fiber._runtime.runtime import Runtime
-    from fiber._workers.records import WorkerRecord
+    from fiber._workers.state import WorkerRecord
 
 
 #: a task is slow once it has run for so many times the median

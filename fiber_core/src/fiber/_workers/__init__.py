@@ -23,8 +23,7 @@ dispatcher. The dispatcher calls back through ``WorkerObserver``, which ``Worker
 
 group         a pool's options, groups, one group, autoscaling
 manager       the thread that keeps a group's workers alive
-state         what to do next, decided without a clock; report of waiting workers
-records       one record a worker, indexed so that no event walks over all of them
+state         one record a worker; what to do next, decided without a clock; report of waiting workers
 open_calls    tasks that are given one by one: calls that stay open for more, by function
 kept_tasks    failed tasks in files, to be run again by hand; only where that is wanted
 pool_process  the process of one worker, and the store of large payloads

@@ -29,8 +29,7 @@ from fiber._tasks.protocol import Mode
 from fiber._tasks.shared_payload import PayloadStore
 from fiber._workers.manager import WorkerManager
 from fiber._workers.pool_process import PoolWorker, SealedPayloadStore
-from fiber._workers.records import WorkerRecord
-from fiber._workers.state import Loss
+from fiber._workers.state import Loss, WorkerRecord
 from fiber.exceptions import TerminatedError
 from fiber.model import JobStatus, ResourceRequest, Timing
 from fiber.process import names_of, requested

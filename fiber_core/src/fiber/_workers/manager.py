@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from fiber._base.log import lazy_logger
 from fiber._base.threads import in_turns
 from fiber._launch.child import Child
-from fiber._workers.records import WorkerRecord
 from fiber._workers.state import (
     GiveUp,
     GroupState,
@@ -25,6 +24,7 @@ from fiber._workers.state import (
     Start,
     Step,
     Stop,
+    WorkerRecord,
 )
 from fiber.exceptions import BackendUnavailableError, FiberError, StartError
 from fiber.model import JobStatus, Timing

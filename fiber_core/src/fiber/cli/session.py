@@ -12,8 +12,7 @@ import attrs
 
 from fiber._config.settings import Config, load_config
 from fiber._config.sources import Origin, OriginKind
-from fiber._plugins.backend_choice import choose_backend, load_backend
-from fiber._plugins.undeclared import refuse_undeclared
+from fiber._plugins.backend_choice import choose_backend, load_backend, refuse_undeclared
 from fiber.cli.errors import note
 from fiber.cli.options import loaded_plugins, options_given
 from fiber.exceptions import CapabilityError, FiberError

@@ -6,8 +6,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fiber._ring.counters import RingCounters
-    from fiber._ring.counters import counters as ring_counters
     from fiber._ring.framework import RingFramework
     from fiber._ring.model import (
         Condition,
@@ -16,11 +14,13 @@ if TYPE_CHECKING:
         Host,
         Member,
         Placement,
+        RingCounters,
         RingError,
         RingEvent,
         RingPhase,
         RingStatus,
     )
+    from fiber._ring.model import counters as ring_counters
     from fiber._ring.ring import Ring
     from fiber._ring.view import RingView, current_ring
 
@@ -51,7 +51,7 @@ _HOMES = {
     "Member": "fiber._ring.model",
     "Placement": "fiber._ring.model",
     "Ring": "fiber._ring.ring",
-    "RingCounters": "fiber._ring.counters",
+    "RingCounters": "fiber._ring.model",
     "RingError": "fiber._ring.model",
     "RingEvent": "fiber._ring.model",
     "RingFramework": "fiber._ring.framework",
@@ -64,7 +64,7 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name == "ring_counters":
-        value = importlib.import_module("fiber._ring.counters").counters
+        value = importlib.import_module("fiber._ring.model").counters
     elif name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)
     else:

@@ -6,18 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from fiber._ring.command_rings.control import ControlServer, request
 from fiber._ring.command_rings.records import (
+    ControlServer,
     Record,
     add_counts,
     current_status,
     find,
     records,
+    request,
     send_command,
     to_prometheus,
     totals,
 )
-from fiber._ring.counters import RingCounters
+from fiber._ring.model import RingCounters
 from fiber._ring.timing import RingTiming
 from fiber.backend_parts.liveness import Liveness
 from fiber.exceptions import FiberError

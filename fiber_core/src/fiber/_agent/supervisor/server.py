@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from fiber._agent import named_memory
+from fiber._agent import rundir
 from fiber._agent.supervisor import kernel, messages, orphans
 from fiber._agent.supervisor.channel import Channel
 from fiber._agent.supervisor.child import environment
@@ -571,7 +571,7 @@ class Server:
         if self._remove and not _is_kept(self._options.run_directory):
             import shutil
 
-            named_memory.unlink_all(self._options.run_directory)
+            rundir.unlink_blocks(self._options.run_directory)
             shutil.rmtree(self._options.run_directory, ignore_errors=True)
         for reply in self._replies:
             reply()

@@ -17,8 +17,7 @@ prints and records output; the main thread waits for the ring and writes its sta
 Called by :mod:`fiber.cli.ring`; calls :mod:`fiber._ring.ring`, and
 :mod:`fiber.backend_parts.liveness` for claims.
 
-* ``records``: folders, statuses, counters.
-* ``control``: the control socket.
+* ``records``: folders, statuses, counters, and the control socket.
 * ``run``: the owner, and the function of the ranks. Apart from ``records``, so that looking at
   rings imports neither ring nor queue.
 """

@@ -21,8 +21,7 @@ from fiber import queues
 from fiber._base import values
 from fiber._base.threads import ending_signals
 from fiber._ring.command_rings import records
-from fiber._ring.command_rings.control import ControlServer
-from fiber._ring.command_rings.records import Record, to_json
+from fiber._ring.command_rings.records import ControlServer, Record, to_json
 from fiber._ring.model import RingError, RingPhase, RingStatus
 from fiber._ring.ring import Ring
 from fiber._ring.timing import RingTiming

@@ -23,9 +23,9 @@ from fiber._ring.mpi import agent, messages
 from fiber._ring.mpi.command_socket import AgentCall, CommandSocket
 from fiber._ring.mpi.ranks import FOLDER, MEMBER, RankRegistry
 from fiber._ring.mpi.streams import Command, Execution, set_hostname
-from fiber._ring.mpi.timing import MpiTiming
 from fiber._ring.protocol import Hello, Leave, Probe
 from fiber._ring.reachability import Presence, probe
+from fiber._ring.timing import MpiTiming
 from fiber._runtime import runtime
 
 __all__ = ["AGENT", "AgentProcess"]

@@ -38,8 +38,8 @@ from fiber._ring.mpi.member_agent import AGENT, AgentProcess
 from fiber._ring.mpi.networks import Networks, choose, targets
 from fiber._ring.mpi.rank_monitor import Begin, Instruction, RankMonitor, Verdict
 from fiber._ring.mpi.ranks import wrapped
-from fiber._ring.mpi.timing import MpiTiming
 from fiber._ring.protocol import Hello, Probe, ProbeResult
+from fiber._ring.timing import MpiTiming
 from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:

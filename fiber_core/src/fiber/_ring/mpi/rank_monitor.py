@@ -14,7 +14,7 @@ from typing import TypeAlias
 from fiber._base import values
 from fiber._ring.mpi.hosts import MpiHost, mismatches
 from fiber._ring.mpi.ranks import STRAY
-from fiber._ring.mpi.timing import MpiTiming
+from fiber._ring.timing import MpiTiming
 
 __all__ = ["Begin", "Instruction", "RankMonitor", "Send", "Verdict", "ended_how"]
 

@@ -16,9 +16,8 @@ from fiber._ring.model import Group
 from fiber._ring.mpi.arguments import RunSpec
 from fiber._ring.mpi.protocol import MpiProtocol
 from fiber._ring.mpi.rank_monitor import Verdict
-from fiber._ring.mpi.timing import MpiTiming
 from fiber._ring.policy import Policy
-from fiber._ring.timing import RingTiming
+from fiber._ring.timing import MpiTiming, RingTiming
 from fiber._runtime import runtime
 from fiber.exceptions import FiberError
 from fiber.process import requested

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from fiber._base import values
-from fiber._plugins.undeclared import refuse_undeclared
+from fiber._plugins.backend_choice import refuse_undeclared
 from fiber.abc import Backend
 from fiber.exceptions import BackendError, CapabilityError, ResourceError
 from fiber.model import (

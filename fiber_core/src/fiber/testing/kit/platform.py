@@ -14,8 +14,8 @@ import pytest
 
 from fiber._agent import rundir
 from fiber._config.settings import load_config
+from fiber._plugins.backend_choice import refuse_undeclared
 from fiber._plugins.manager import load_plugins
-from fiber._plugins.undeclared import refuse_undeclared
 from fiber.abc import Backend
 from fiber.exceptions import CapabilityError
 from fiber.model import BackendContext, Capabilities, Job, JobSpec, Volume
