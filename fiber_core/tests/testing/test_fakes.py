@@ -7,9 +7,8 @@ from fiber.exceptions import BackendUnavailableError
 from fiber.model import BackendContext, JobSpec, JobState
 from fiber.testing import FakeBackend, FakePlatform, FakeProvider, programs
 from fiber.testing.fakes import CAPABILITIES
-from fiber.testing.kit.groups import Groups
 from fiber.testing.kit.lifecycle import Stops
-from fiber.testing.kit.options import Options
+from fiber.testing.kit.options import Groups, Options
 
 RUN = "0123abcd"
 

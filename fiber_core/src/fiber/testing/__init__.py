@@ -6,9 +6,7 @@ fiber-core[testing]``. The fakes need no more than the core, so that jobs may im
 the kits themselves.
 
 =============== =====================================================================
-backend         public class of the kit for backends, made of the tests in ``kit``; ``plugin`` and
-                ``resource`` have those of the other kits
-kit             the tests of the kits, a module for each subject
+kit             the kits: their tests, a module for each subject
 apps            user programs that the backend kit runs as scripts
 programs        tiny programs for jobs, each an argv
 masters         output of facts as JSON, for ``apps``
@@ -35,10 +33,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fiber.testing.backend import BackendConformance
     from fiber.testing.fakes import FakeBackend, FakePlatform, FakePlugin, FakeProvider
-    from fiber.testing.plugin import PluginConformance
-    from fiber.testing.resource import ResourceProviderConformance
+    from fiber.testing.kit.backend import BackendConformance
+    from fiber.testing.kit.plugins import PluginConformance, ResourceProviderConformance
     from fiber.testing.witness import HostWitness, Witness
 
 __all__ = [
@@ -54,14 +51,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BackendConformance": "backend",
+    "BackendConformance": "kit.backend",
     "FakeBackend": "fakes",
     "FakePlatform": "fakes",
     "FakePlugin": "fakes",
     "FakeProvider": "fakes",
     "HostWitness": "witness",
-    "PluginConformance": "plugin",
-    "ResourceProviderConformance": "resource",
+    "PluginConformance": "kit.plugins",
+    "ResourceProviderConformance": "kit.plugins",
     "Witness": "witness",
 }
 
@@ -70,4 +67,9 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
+    if _HOMES[name].startswith("kit."):
+        import pytest
+
+        # before the kit is imported, so that a failing assert shows its values
+        pytest.register_assert_rewrite(f"{__name__}.kit")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

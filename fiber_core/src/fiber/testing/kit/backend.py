@@ -1,25 +1,17 @@
-"""Conformance kit for backends: :class:`BackendConformance`, a class of tests to subclass.
-
-Apart from the modules of ``kit``, so that their asserts are rewritten before they are imported.
-"""
+"""Conformance kit for backends: :class:`BackendConformance`, a class of tests to subclass."""
 
 from __future__ import annotations
 
-import pytest
-
-# before the modules of the kit are imported, so that a failing assert shows its values
-pytest.register_assert_rewrite("fiber.testing.kit")
-
-from fiber.testing.kit.core import CoreApi  # noqa: E402  see above
-from fiber.testing.kit.delivery import Delivery, Streams  # noqa: E402
-from fiber.testing.kit.faults import Faults, Witnessed  # noqa: E402
-from fiber.testing.kit.groups import Groups  # noqa: E402
-from fiber.testing.kit.lifecycle import Lifecycle, Stops  # noqa: E402
-from fiber.testing.kit.machine import AnyOrder  # noqa: E402
-from fiber.testing.kit.options import Options  # noqa: E402
-from fiber.testing.kit.output import Output  # noqa: E402
-from fiber.testing.kit.platform import Platform  # noqa: E402
-from fiber.testing.kit.scale import Scale  # noqa: E402
+from fiber.testing.kit.core import CoreApi
+from fiber.testing.kit.delivery import Delivery, Output, Streams
+from fiber.testing.kit.faults import Faults, Scale, Witnessed
+from fiber.testing.kit.lifecycle import Lifecycle, Stops
+from fiber.testing.kit.machine import AnyOrder
+from fiber.testing.kit.options import (
+    Groups,
+    Options,
+)
+from fiber.testing.kit.platform import Platform
 
 __all__ = ["BackendConformance"]
 
