@@ -634,11 +634,6 @@ class Lifecycle:
             if worker.seat >= self.wanted:
                 self.membership.end(worker, now, out)
 
-    @property
-    def is_cleaned_up(self) -> bool:
-        """True once everything that was kept has been released."""
-        return self._is_cleaned_up
-
     def _record_restart(self, now: float) -> None:
         self.restarts += 1
         text = f"restart {self.restarts} of {self.policy.max_restarts}: {self.failure}"

@@ -296,12 +296,8 @@ class FakePlatform:
             self._is_host_lost = False
 
     def obscure(self, job: Job) -> None:
-        """Report UNKNOWN for a job until :meth:`reveal`."""
-        self._find(job).obscure(True)
-
-    def reveal(self, job: Job) -> None:
-        """Report the real status of an obscured job again."""
-        self._find(job).obscure(False)
+        """Report UNKNOWN for a job from now on."""
+        self._find(job).obscure()
 
     def lose(
         self, job: Job, reason: Reason, message: str = "", *, grace: float | None = None
@@ -608,10 +604,10 @@ class FakeJob:
             else:
                 self.terminate(grace)
 
-    def obscure(self, obscured: bool) -> None:
-        """Report UNKNOWN, or the real status again."""
+    def obscure(self) -> None:
+        """Report UNKNOWN from now on."""
         with self._lock:
-            self._obscured = obscured
+            self._obscured = True
             self._publish_status()
 
     def _later(self, seconds: float, call: Callable[[], None]) -> None:

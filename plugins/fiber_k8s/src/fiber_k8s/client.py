@@ -16,7 +16,6 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
-import attrs
 
 from fiber.exceptions import BackendError, BackendUnavailableError, SubmitError
 from fiber.model import Timing
@@ -35,12 +34,6 @@ _CONTENT_TYPES = {"PATCH": "application/merge-patch+json"}
 _TRIES = 6
 
 
-@attrs.define
-class _Counted:
-    calls: int = 0
-    by_kind: dict[str, int] = attrs.field(factory=dict)
-
-
 class Client:
     """A client of one cluster, as one user, in one namespace; thread-safe, connected on first use.
 
@@ -57,7 +50,7 @@ class Client:
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._connected = float("-inf")
-        self._counted = _Counted()
+        self._calls = 0
         self._clock_skew = 0.0
         self._owner = os.getpid()
 
@@ -107,13 +100,7 @@ class Client:
     @property
     def calls(self) -> int:
         """Number of requests that were sent."""
-        return self._counted.calls
-
-    @property
-    def calls_by_kind(self) -> dict[str, int]:
-        """Number of requests by kind, such as ``POST pods``."""
-        with self._lock:
-            return dict(self._counted.by_kind)
+        return self._calls
 
     def now(self) -> float:
         """Return the time by the cluster's clock, from its last response; seconds since the epoch."""
@@ -204,7 +191,8 @@ class Client:
         data = None if body is None else json.dumps(body).encode()
         while True:
             connection = self.connection
-            self._count(method, path)
+            with self._lock:
+                self._calls += 1
             with self._translated_errors(what):
                 headers = {"Accept": "application/json", **connection.headers()}
                 if data is not None:
@@ -343,16 +331,6 @@ class Client:
         return True
 
     # -- within
-
-    def _count(self, method: str, path: str) -> None:
-        path, _, query = path.partition("?")
-        words = path.partition("/namespaces/")[2].split("/")
-        kind = "/".join(words[1:2] + words[3:4]) or path
-        verb = "WATCH" if "watch=true" in query.split("&") else method
-        with self._lock:
-            self._counted.calls += 1
-            key = f"{verb} {kind}"
-            self._counted.by_kind[key] = self._counted.by_kind.get(key, 0) + 1
 
     def _update_clock_skew(self, date: str | None) -> None:
         with contextlib.suppress(TypeError, ValueError):

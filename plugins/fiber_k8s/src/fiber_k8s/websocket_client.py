@@ -73,11 +73,6 @@ class WebSocket:
         """True where :meth:`flush` has to be called once the socket can be written."""
         return bool(self._out) or self._tls_wants_write
 
-    @property
-    def has_unread(self) -> bool:
-        """True where bytes are in the TLS layer, of which poll does not tell."""
-        return isinstance(self._sock, ssl.SSLSocket) and bool(self._sock.pending())
-
     def send(self, message: bytes) -> None:
         """Send a binary message, or keep in memory what cannot be sent now."""
         if not self.is_closed:
