@@ -16,7 +16,6 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
-
 from fiber.exceptions import BackendError, BackendUnavailableError, SubmitError
 from fiber.model import Timing
 from fiber_k8s import flow_control
