@@ -61,7 +61,7 @@ def test_a_copy_has_memory_of_its_own():
     copies = [sharedctypes.copy(first), copy.copy(first), copy.deepcopy(first)]
     first[0] = (5, 6)
     assert [(one[0].x, type(one)) for one in copies] == [(1, type(first))] * 3
-    assert [x is not None for x in map(sharedctypes.local_ctypes.handle_of, copies)] == [
+    assert [x is not None for x in map(sharedctypes.ctypes_objects.handle_of, copies)] == [
         True,
         False,
         False,

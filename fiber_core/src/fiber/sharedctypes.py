@@ -14,8 +14,8 @@ from multiprocessing import sharedctypes as _stdlib
 from typing import TYPE_CHECKING, Any, Generic, Literal, SupportsIndex, TypeAlias, TypeVar, overload
 
 from fiber._base.entry_points import load_object
-from fiber._objects.memory import local_ctypes
-from fiber._objects.memory.remote_ctypes import ctype_of, local_copy
+from fiber._objects.memory import ctypes_objects
+from fiber._objects.memory.ctypes_objects import ctype_of, local_copy
 from fiber.synchronize import RLock
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def RawValue(typecode_or_type: Any, *args: Any) -> Any:  # noqa: N802 - the stdl
     Raises:
         OSError: there is no room for it.
     """
-    instance = local_ctypes.new(typecode_to_type.get(typecode_or_type, typecode_or_type))
+    instance = ctypes_objects.new(typecode_to_type.get(typecode_or_type, typecode_or_type))
     instance.__init__(*args)
     return instance
 
@@ -69,8 +69,8 @@ def RawArray(typecode_or_type: Any, size_or_initializer: Any) -> Any:  # noqa: N
     """
     element = typecode_to_type.get(typecode_or_type, typecode_or_type)
     if isinstance(size_or_initializer, int):
-        return local_ctypes.new(element * size_or_initializer)
-    instance = local_ctypes.new(element * len(size_or_initializer))
+        return ctypes_objects.new(element * size_or_initializer)
+    instance = ctypes_objects.new(element * len(size_or_initializer))
     instance.__init__(*size_or_initializer)
     return instance
 
@@ -201,7 +201,7 @@ def copy(obj: Any) -> Any:
         OSError: there is no room for it.
     """
     source = local_copy(obj)
-    made = local_ctypes.new(type(source))
+    made = ctypes_objects.new(type(source))
     ctypes.memmove(ctypes.addressof(made), ctypes.addressof(source), ctypes.sizeof(source))
     return made
 
@@ -216,7 +216,7 @@ def synchronized(obj: Any, lock: Any = None, ctx: Any = None) -> Any:
     """
     assert not isinstance(obj, _stdlib.SynchronizedBase), "object already synchronized"
     ctype = ctype_of(obj)
-    if local_ctypes.is_simple(ctype):
+    if ctypes_objects.is_simple(ctype):
         return Synchronized(obj, lock, ctx)
     if issubclass(ctype, ctypes.Array):
         if ctype._type_ is ctypes.c_char:
@@ -224,7 +224,7 @@ def synchronized(obj: Any, lock: Any = None, ctx: Any = None) -> Any:
         return SynchronizedArray(obj, lock, ctx)
     found = class_cache.get(ctype)
     if found is None:
-        properties = {name: make_property(name) for name in local_ctypes.fields(ctype)}
+        properties = {name: make_property(name) for name in ctypes_objects.fields(ctype)}
         name = f"Synchronized{ctype.__name__}"
         found = class_cache[ctype] = type(name, (SynchronizedBase,), properties)
     return found(obj, lock, ctx)
@@ -242,10 +242,10 @@ def _new_lock(ctx: Any) -> Any:
 
 def reduce_ctype(obj: Any) -> Any:
     """Reduce a ctypes object for pickle: by reference where its memory is shared."""
-    return local_ctypes.reduce(obj)
+    return ctypes_objects.reduce(obj)
 
 
-rebuild_ctype = local_ctypes.rebuild
+rebuild_ctype = ctypes_objects.rebuild
 
 # -- with a lock
 

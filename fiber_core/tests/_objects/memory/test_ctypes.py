@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fiber._objects import store
-from fiber._objects.memory import local_ctypes
-from fiber._objects.memory.heap import MemoryHandle
-from fiber._objects.memory.local_ctypes import get
-from fiber._objects.memory.remote_ctypes import (
+from fiber._objects.memory import ctypes_objects
+from fiber._objects.memory.ctypes_objects import (
     ArrayOnAnotherHost,
     ctype_of,
+    get,
     local_copy,
     remote_instance,
 )
+from fiber._objects.memory.heap import MemoryHandle
 from wire_world import until
 
 # hypothesis makes up many orders of events, which takes a busy machine long
@@ -357,7 +357,7 @@ def at(monkeypatch):
 def sent(owner, at):
     """An array of the owner's, and a pickle of it."""
     at(owner)
-    mine = local_ctypes.new(Point * 2)
+    mine = ctypes_objects.new(Point * 2)
     return mine, pickle.dumps(mine)
 
 
@@ -384,13 +384,13 @@ def test_where_the_memory_cannot_be_mapped_it_is_reached_by_messages(other, at, 
 
 def test_the_block_is_free_once_no_instance_is_left_anywhere(owner, other, at):
     at(owner)
-    mine = local_ctypes.new(ctypes.c_int)
-    shared = local_ctypes.handle_of(mine)._object
+    mine = ctypes_objects.new(ctypes.c_int)
+    shared = ctypes_objects.handle_of(mine)._object
     shared.issue(7, 0, 1)
-    spelled, handle = local_ctypes.reduce(mine)[1]
+    spelled, handle = ctypes_objects.reduce(mine)[1]
     state = handle._state()
     at(other)
-    theirs = local_ctypes.rebuild(spelled, MemoryHandle._load(shared.address, 0, 7, *state))
+    theirs = ctypes_objects.rebuild(spelled, MemoryHandle._load(shared.address, 0, 7, *state))
     del mine, handle
     gc.collect()
     theirs.value = 5
@@ -399,23 +399,23 @@ def test_the_block_is_free_once_no_instance_is_left_anywhere(owner, other, at):
     gc.collect()
     until(lambda: shared._allocation is None)
     at(owner)
-    assert local_ctypes.handle_of(local_ctypes.new(ctypes.c_int))._object.begin == shared.begin
+    assert ctypes_objects.handle_of(ctypes_objects.new(ctypes.c_int))._object.begin == shared.begin
 
 
 def test_a_type_of_another_size_is_refused(at, owner, other, sent):
     _, pickled = sent
     at(other)
-    handle = pickle.loads(pickle.dumps(local_ctypes.handle_of(pickle.loads(pickled))))
+    handle = pickle.loads(pickle.dumps(ctypes_objects.handle_of(pickle.loads(pickled))))
     with pytest.raises(TypeError, match="Wide has 8 bytes here and 32 in process owner"):
-        local_ctypes.rebuild(Wide, handle)
+        ctypes_objects.rebuild(Wide, handle)
 
 
 def test_array_types_are_spelled_and_named_ones_go_by_name():
     nested = (ctypes.c_short * 3) * 2
-    assert local_ctypes.spell(nested) == ((ctypes.c_short, 3), 2)
-    assert local_ctypes.read(local_ctypes.spell(nested)) is nested
-    assert local_ctypes.spell(Named) is Named
-    assert local_ctypes.spell(Named * 4) == (Named, 4)
+    assert ctypes_objects.spell(nested) == ((ctypes.c_short, 3), 2)
+    assert ctypes_objects.read(ctypes_objects.spell(nested)) is nested
+    assert ctypes_objects.spell(Named) is Named
+    assert ctypes_objects.spell(Named * 4) == (Named, 4)
 
 
 def test_what_pickled_a_type_before_still_does_where_memory_is_not_shared(at, owner, monkeypatch):
@@ -424,7 +424,7 @@ def test_what_pickled_a_type_before_still_does_where_memory_is_not_shared(at, ow
 
     monkeypatch.setitem(copyreg.dispatch_table, Own, lambda one: (int, (one.n,)))
     at(owner)
-    local_ctypes.new(Own)
+    ctypes_objects.new(Own)
     assert pickle.loads(pickle.dumps(Own(4))) == 4
 
 
@@ -440,4 +440,4 @@ def test_what_pickled_a_type_before_still_does_where_memory_is_not_shared(at, ow
 )
 def test_types_that_are_addresses_are_refused(ctype):
     with pytest.raises(TypeError, match="is an address in the memory of another host"):
-        local_ctypes.check_portable(ctype)
+        ctypes_objects.check_portable(ctype)

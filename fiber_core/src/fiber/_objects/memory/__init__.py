@@ -24,7 +24,7 @@ Called by ``fiber.sharedctypes``, ``_objects.blocks`` and the pool; calls the st
 
 - ``backing``: memfds and files, locations, arenas. ``sealed``: sealed memory.
 - ``heap``: allocations, the shared object of one, and its handle.
-- ``local_ctypes``: ctypes instances over allocations, their pickling, the layout of types.
-- ``remote_ctypes``: their stand-ins on other hosts.
+- ``ctypes_objects``: ctypes instances over allocations, their pickling, the layout of types, and stand-ins on
+  other hosts.
 - ``tensors``: torch's tensors in shared memory, pickled by reference; imported with torch.
 """

@@ -339,7 +339,7 @@ class MemoryHandle(Handle):
         self._location = location[0] if isinstance(location[0], Location) else Location(*location)
 
     def __deepcopy__(self, memo: Any) -> MemoryHandle:
-        # a copy of the object over it has memory of its own, see local_ctypes.rebuild
+        # a copy of the object over it has memory of its own, see ctypes_objects.rebuild
         return self
 
     # -- for remote instances
