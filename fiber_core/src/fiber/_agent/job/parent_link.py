@@ -209,8 +209,10 @@ class ParentLink:
         wake(self._wake_writer)
 
     def _pause(self, seconds: float) -> None:
+        """Wait, however often this thread is woken meanwhile, as after each event; not where it closes."""
         poll = select.poll()
         poll.register(self._wake_reader, select.POLLIN)
-        if not self._closing:
-            poll.poll(1000 * seconds)
-        drained(self._wake_reader)
+        until = time.monotonic() + seconds
+        while not self._closing and (left := until - time.monotonic()) > 0:
+            poll.poll(1000 * left)
+            drained(self._wake_reader)
