@@ -18,7 +18,7 @@ SETTING = re.compile(r"default of the setting")
 #: constants that nobody waits for, and what cannot be handed a value
 EXEMPT = {
     "fiber/_base/threads.py": "how often a wait looks for signals, whatever it waits for",
-    "fiber_k8s/log_cursor.py": "times of a log",
+    "fiber_k8s/logs.py": "times of a log",
     "fiber_ssh/remote/": "runs on hosts that have no Fiber",
 }
 #: what is shorter is noticed by nobody, what is longer is waited for by nobody

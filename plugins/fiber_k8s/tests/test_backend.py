@@ -15,8 +15,8 @@ from cluster import Act
 from fiber.backend_parts.private import read_private
 from fiber.exceptions import SubmitError
 from fiber.model import Gang, JobState, Reason, ReasonKind, ResourceRequest
-from fiber_k8s.cluster_events import is_scaling_up
 from fiber_k8s.in_pod import OwnPod
+from fiber_k8s.lifecycle import is_scaling_up
 from fiber_k8s.run_objects import micro_time
 from k8s_site import set_durations
 from wire_world import until

@@ -15,7 +15,7 @@ from fiber_local import checks
 from fiber_local.checks import run_checks
 from fiber_local.config import LocalConfig
 from fiber_local.devices import HostDevices
-from fiber_local.follower import JournalFollower
+from fiber_local.host_jobs import JournalFollower
 from fiber_local.plugin import fiber_listen_address
 
 RUNNING = JobStatus(state=JobState.RUNNING)

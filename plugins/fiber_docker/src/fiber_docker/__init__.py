@@ -27,10 +27,10 @@ and ``fiber._agent`` (device allocation and probes, lines of output).
 ================================  ==========================================================
 plugin, config, backend           hooks and settings; the Backend interface
 endpoint, client, stream          which engine; calls of its API; attached streams
-container, jobs                   specification of a container; creating, starting, removing
-watch, inspection, status         events; inspected containers; statuses from both (pure)
-termination, orphans              SIGTERM and SIGKILL; containers of dead masters
-output, execution, files          output of jobs, ``Backend.exec``, ``Backend.copy``
+container, jobs                   specification of a container; creating, starting, ending, removing
+watch, status                     events; statuses from them and from inspected containers
+orphans                           containers of dead masters
+output, files                     output of jobs, ``Backend.exec``; ``Backend.copy``
 images, devices                   pulling, building, pushing; GPUs and the like
 network, address                  facts of the engine's network; listen address (pure)
 checks                            ``fiber doctor``

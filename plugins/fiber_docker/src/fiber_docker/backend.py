@@ -26,7 +26,7 @@ from fiber.model import (
     Reach,
     ReachKind,
 )
-from fiber_docker import execution, files, network
+from fiber_docker import files, network, output
 from fiber_docker.address import DESKTOP_HOST, Facts
 from fiber_docker.client import Client, log_lines
 from fiber_docker.config import DockerConfig
@@ -34,11 +34,9 @@ from fiber_docker.container import ContainerContext
 from fiber_docker.devices import Devices
 from fiber_docker.endpoint import effective_config
 from fiber_docker.images import Images
-from fiber_docker.inspection import Inspector
-from fiber_docker.jobs import JobStarter
+from fiber_docker.jobs import JobStarter, Terminator
 from fiber_docker.orphans import master_identity, sweep
-from fiber_docker.status import created_at, from_list, job_of
-from fiber_docker.termination import Terminator
+from fiber_docker.status import Inspector, created_at, from_list, job_of
 from fiber_docker.timing import DockerTiming
 from fiber_docker.watch import REMOVED_UNSEEN, Watch
 
@@ -169,7 +167,7 @@ class DockerBackend(Backend):
         tty: bool = False,
     ) -> int:
         """Run a program in a job's container."""
-        return execution.execute(self._client, job.id, argv, stdin, tty=tty)
+        return output.execute(self._client, job.id, argv, stdin, tty=tty)
 
     def copy(self, src: str, dst: str) -> None:
         """Copy files to or from a volume."""

@@ -1,20 +1,32 @@
-"""Statuses of jobs from the engine's answers about containers; pure."""
+"""Statuses of jobs from the engine's answers about containers, and from the exit file of their first process.
+
+Pure but for :class:`Inspector`, which asks.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
 import json
 import re
 import signal
+import tarfile
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
 import attrs
 
+from fiber.backend_parts.first import last_word
+from fiber.exceptions import BackendError
 from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
+from fiber_docker.client import Client
+from fiber_docker.container import EXIT_FILE
 
 __all__ = [
     "ContainerExit",
+    "Inspector",
     "created_at",
     "ended_before_start",
     "failed_to_start",
@@ -26,6 +38,7 @@ __all__ = [
     "lost_with_engine",
     "start_failure",
 ]
+
 
 #: exit codes up to this are the program's own, whatever the engine
 _PLAIN = 125
@@ -215,3 +228,41 @@ def _name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+class Inspector:
+    """Inspects containers of one engine."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    @functools.cached_property
+    def host(self) -> str:
+        """The engine's name for its machine."""
+        return str(self._client.call("report its info", lambda api: api.info()).get("Name", ""))
+
+    def status(self, container: str, labels: Mapping[str, str] | None) -> JobStatus:
+        """The status of a container; ambiguous exit codes are resolved by its exit file.
+
+        Raises:
+            UnknownJobError: there is no such container.
+        """
+        found = self._client.inspect(container)
+        state = found.get("State", {})
+        report = ""
+        ended = state.get("Status") in ("exited", "dead", "stopped")
+        program = (labels or {}).get("fiber.kind") == "program"
+        if ended and program and is_ambiguous(int(state.get("ExitCode", 0))):
+            report = self._exit_report(container)
+        return from_inspect(found, report, self.host)
+
+    def _exit_report(self, container: str) -> str:
+        """Content of the exit file; empty where the first process was killed."""
+        with contextlib.suppress(BackendError, FileNotFoundError, tarfile.TarError):
+            data = b"".join(self._client.get(container, EXIT_FILE))
+            with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+                for member in archive:
+                    file = archive.extractfile(member)
+                    if file is not None:
+                        return last_word(file.read(4096).decode("utf-8", "replace"))[0]
+        return ""

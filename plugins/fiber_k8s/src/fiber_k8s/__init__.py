@@ -16,9 +16,8 @@ What holds:
 * A job's status comes from one watch a run. A final status is published once: as the pod's last
   version has it, or where Fiber gives up (a cancelled creation, a pod that cannot start, a lost
   node).
-* Modules marked *pure* (``manifest`` with ``inheritance``, ``pod_template``, ``pod_group`` and
-  ``names``; ``status``, ``rbac``, ``api_errors``, ``nodes``, ``log_cursor``)
-  make no request and hold no lock: they map objects of the API to values.
+* Modules marked *pure* (``manifest`` with ``pod_template``, ``pod_group`` and ``names``; ``status``,
+  ``rbac``, ``api_errors``) make no request and hold no lock: they map objects of the API to values.
 * Making a backend makes no request: the client connects on first use, and imports ``kubernetes``
   then.
 
@@ -30,12 +29,10 @@ condition; ``run_objects`` takes ``_renewing`` before ``_lock``. No lock is held
 but for these, whose result all callers need: creating a run's Lease and Secret, renewing it,
 finding the own pod, creating a pod group and listing nodes.
 
-By subject: ``submission`` and ``groups`` create pods, ``watch``, ``lifecycle``, ``cluster_events``
-and ``timers`` follow them; ``client``, ``connection`` and ``flow_control`` make calls;
+By subject: ``submission`` and ``groups`` create pods, ``watch``, ``lifecycle`` and ``timers`` follow them; ``client``, ``connection`` and ``flow_control`` make calls;
 ``websocket_client``, ``pod_exec``, ``port_forward`` and ``file_copy`` use WebSockets; ``in_pod``
 and ``address`` know where this process runs; ``building/`` makes images, ``doctor/`` checks the
 cluster. Modules that one other module imports are apart where they have a thread or a protocol of
-their own (``watch``, ``timers``, ``port_forward``), are pure (``inheritance``, ``log_cursor``),
-need rights that are optional (``cluster_events``, ``capacity``), or are imported only when they
-are used (``file_copy``).
+their own (``watch``, ``timers``, ``port_forward``), need rights that are optional (``capacity``), or are imported only when they are used
+(``file_copy``).
 """

@@ -1,10 +1,11 @@
-"""Capacity for jobs, from the cluster's nodes where they may be listed."""
+"""Capacity for jobs, from the cluster's nodes where they may be listed: what nodes can allocate and pods request."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fiber._agent.cgroups import cpu_count, memory_total
@@ -13,9 +14,54 @@ from fiber.exceptions import BackendError
 from fiber.model import Capacity
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.flow_control import RetryWindow
-from fiber_k8s.nodes import allocatable, requested, totals
 
-__all__ = ["ClusterCapacity"]
+__all__ = ["ClusterCapacity", "allocatable", "requested", "totals"]
+
+
+def allocatable(node: Mapping[str, Any]) -> dict[str, float]:
+    """Return a node's allocatable resources by name: CPUs, bytes, or devices."""
+    return _numbers((node.get("status") or {}).get("allocatable"))
+
+
+def totals(nodes: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the allocatable resources of all schedulable nodes together, by name."""
+    sums: dict[str, float] = {}
+    for node in nodes:
+        if not (node.get("spec") or {}).get("unschedulable"):
+            for name, amount in allocatable(node).items():
+                sums[name] = sums.get(name, 0.0) + amount
+    return sums
+
+
+def requested(pod: Mapping[str, Any]) -> dict[str, float]:
+    """Return the effective requests of a pod, by resource.
+
+    The sum over its containers and sidecars or, where that is more, the largest init container's;
+    see "Resource sharing within containers" in Kubernetes' documentation.
+    """
+    spec = pod.get("spec") or {}
+    total: Counter[str] = Counter()
+    for container in spec.get("containers") or ():
+        total.update(_requested_by(container))
+    for container in spec.get("initContainers") or ():
+        if container.get("restartPolicy") == "Always":
+            total.update(_requested_by(container))
+    for container in spec.get("initContainers") or ():
+        total |= Counter(_requested_by(container))
+    total.update(_numbers(spec.get("overhead")))
+    return dict(total)
+
+
+def _requested_by(container: Mapping[str, Any]) -> dict[str, Any]:
+    resources = container.get("resources") or {}
+    return _numbers({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
+
+
+def _numbers(amounts: Mapping[str, str | float] | None) -> dict[str, Any]:
+    # importing the client is slow
+    from kubernetes.utils import parse_quantity
+
+    return {name: float(parse_quantity(text)) for name, text in (amounts or {}).items()}
 
 
 class ClusterCapacity:

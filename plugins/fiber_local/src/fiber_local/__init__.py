@@ -13,7 +13,7 @@ What holds:
 * A detached job has a supervisor of its own, which no process owns and which ends after its job.
 * Supervisors write each job's start and end into the journal of the run directory. Jobs that this
   backend submitted are known by its :class:`~fiber.backend_parts.feed.Feed`, all others by journals
-  (``host_jobs``, ``follower``): those are signalled directly, and only where pid and start time
+  (``host_jobs``): those are signalled directly, and only where pid and start time
   match.
 * A final status is published once; later changes of that job are dropped.
 

@@ -24,13 +24,12 @@ Threads and locks are those of :class:`fiber.backend_parts.batch.BatchBackend`.
 =================  ======================================================
 plugin, config     hooks and settings
 backend            the Backend: the system with the parts of the core
-system             Slurm's commands: submission, questions, signals
+system             Slurm's commands: submission, questions, signals; ``fiber doctor slurm``
 allocation         steps: processes of srun, their rows and ends; has a lock of its own
 sruns              program that ends the steps of a dead program; finds srun's that wait
 options            options of sbatch from a job's specification (pure)
 steps              srun's command line and words, where jobs are steps (pure)
 rows               rows of squeue read (pure)
-checks             ``fiber doctor slurm``
 testing            the witness of the conformance kit
 =================  ======================================================
 """

@@ -6,9 +6,8 @@ reason that was reported. The pods belong to the backend's run, and are killed a
 
 * ``checks``: the checks in order; cluster, clock, rights, gang scheduler, claims, nodes
 * ``access_review``: the rights of an account, by SelfSubjectAccessReviews
-* ``pod_checks``: what a pod finds: image, Python, Fiber, rights of its account, TCP between pods
-* ``probe_pod``: a pod that runs the probe, and a listener for it, in a thread ``fiber-doctor`` for
-  that time
+* ``pod_checks``: what a pod finds: image, Python, Fiber, rights of its account, TCP between pods; the pod that runs
+  the probe, and a listener for it, in a thread ``fiber-doctor`` for that time
 * ``probe``: the program in the pod; imports the standard library alone, for the image need not
   have Fiber
 """

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from fiber.abc import ResourceProvider
 from fiber.exceptions import BackendError, FiberError
 from fiber.model import Check
+from fiber_k8s.capacity import totals
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.doctor import pod_checks
 from fiber_k8s.doctor.access_review import allowed_rights, rights_checks
-from fiber_k8s.nodes import totals
 from fiber_k8s.rbac import RULES, gang_rules, rights
 
 if TYPE_CHECKING:

@@ -1,27 +1,156 @@
-"""Checks from inside a pod that is created as those of jobs are: image, account, network."""
+"""Checks from inside a pod that is created as those of jobs are: image, account, network.
+
+A :class:`Probe` is such a pod, which runs the program in ``probe``.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import importlib.resources
+import json
 import os
+import socket
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from fiber._wire.interfaces import interfaces
-from fiber.exceptions import BackendError
-from fiber.model import Check, ReasonKind
+from fiber.exceptions import BackendError, UnknownJobError
+from fiber.model import Check, Job, JobSpec, JobStatus, ReasonKind
 from fiber_k8s.address import choose
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.doctor.access_review import rights_checks
-from fiber_k8s.doctor.probe_pod import Probe, ProbeResult, listening
-from fiber_k8s.rbac import DEFAULT_ACCOUNT, rights
+from fiber_k8s.doctor.access_review import review_fields, rights_checks
+from fiber_k8s.doctor.probe import ANSWER, LINE_PREFIX
+from fiber_k8s.rbac import DEFAULT_ACCOUNT, Right, rights
 
 if TYPE_CHECKING:
     from fiber.abc import Backend
 
-__all__ = ["run_checks"]
+__all__ = ["Probe", "ProbeResult", "listening", "run_checks"]
+
+
+#: lines of other output that are kept
+_KEPT = 5
+
+
+@attrs.frozen(kw_only=True)
+class ProbeResult:
+    """Facts that a probe reported, and the pod's status where it has ended."""
+
+    #: by the probe's names for them
+    facts: dict[str, Any] = attrs.field(factory=dict)
+    #: other lines of its output
+    lines: tuple[str, ...] = ()
+    #: status of the pod; None where it runs, or is not known
+    status: JobStatus | None = None
+
+
+class Probe:
+    """A pod that runs the probe; a context manager, which kills it at its end.
+
+    Args:
+        backend: runs it.
+        run_id: its run.
+        image: its image.
+        python: the Python there.
+        rights: reviewed for its account.
+        then: the probe's last step: ``listen``, or ``dial``, a host and a port.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        run_id: str,
+        image: str | None,
+        python: str,
+        rights: Sequence[Right],
+        then: Sequence[str],
+    ) -> None:
+        source = importlib.resources.files("fiber_k8s.doctor").joinpath("probe.py")
+        reviews = json.dumps([review_fields(right) for right in rights])
+        self._spec = JobSpec(
+            run_id=run_id,
+            name="doctor",
+            argv=(python, "-c", source.read_text(encoding="utf-8"), reviews, *then),
+            image=image,
+            # gives it the service account of programs of `fiber run`
+            env={"FIBER_BACKEND": backend.name},
+        )
+        self._backend = backend
+        self._job: Job | None = None
+
+    @property
+    def job(self) -> Job:
+        """The pod's job, once submitted."""
+        assert self._job is not None
+        return self._job
+
+    def __enter__(self) -> Probe:
+        self._job = self._backend.submit(self._spec)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(UnknownJobError):
+            self._backend.kill(self.job)
+
+    def read(self, until: str) -> ProbeResult:
+        """Read the probe's output until it has reported a certain fact, or has ended.
+
+        Args:
+            until: name of that fact.
+        """
+        facts: dict[str, Any] = {}
+        lines: list[str] = []
+        with contextlib.ExitStack() as stack:
+            written = self._backend.logs(self.job, follow=True)
+            if isinstance(written, Generator):
+                stack.callback(written.close)
+            for line in written:
+                if not line.startswith(LINE_PREFIX):
+                    lines.append(line)
+                    continue
+                facts.update(json.loads(line.removeprefix(LINE_PREFIX)))
+                if until in facts:
+                    return ProbeResult(facts=facts, lines=tuple(lines))
+        return ProbeResult(facts=facts, lines=tuple(lines[-_KEPT:]), status=self._status())
+
+    def _status(self) -> JobStatus | None:
+        try:
+            return self._backend.status([self.job])[0]
+        except BackendError:
+            return None
+
+
+@contextlib.contextmanager
+def listening(host: str) -> Iterator[int]:
+    """Within, this process answers pods that dial it; yields its port."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as server:
+        server.setblocking(True)
+        thread = threading.Thread(target=_answer, args=(server,), name="fiber-doctor", daemon=True)
+        thread.start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            # closing alone leaves a thread in accept()
+            with contextlib.suppress(OSError):
+                server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def _answer(server: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            peer, _ = server.accept()
+            with peer:
+                peer.setblocking(True)
+                peer.sendall(ANSWER)
+
 
 _POD = "a pod from start to end"
 _FIXES = {
