@@ -21,7 +21,7 @@ from fiber.backend_parts import liveness
 from fiber.backend_parts.first import last_word
 from fiber.cli import ring
 from fiber.exceptions import BackendError, ConfigError, FiberError, SubmitError
-from fiber_k8s.pod_template import merge_template, read_template
+from fiber_k8s.manifest import merge_template, read_template
 from fiber_ssh.config import SshConfig
 from fiber_ssh.hosts import read_hosts
 from fiber_ssh.known_hosts import KnownHosts

@@ -16,7 +16,7 @@ from fiber._agent.supervisor import messages as supervisor
 from fiber._launch.code_server import CodeServer
 from fiber._ring.command_rings import records
 from fiber._ring.frameworks import horovod, torchrun
-from fiber._ring.mpi import command_socket
+from fiber._ring.mpi import member_agent
 from fiber.exceptions import (
     BackendError,
     BackendUnavailableError,
@@ -93,7 +93,7 @@ def mpi_commands(data: bytes) -> None:
     with one, open("/dev/null", "rb") as file:
         socket.send_fds(one, [data[:4096]], [file.fileno()] * 3) if data else None
         one.shutdown(socket.SHUT_WR)
-        command_socket.CommandSocket._serve(mock.Mock(), other)
+        member_agent.CommandSocket._serve(mock.Mock(), other)
     assert other.fileno() < 0
 
 

@@ -18,8 +18,7 @@ from fiber._ring.events import (
     UpdateMembers,
 )
 from fiber._ring.machine import RingMachine
-from fiber._ring.model import ConditionKind, Failure, Group, Host, RingPhase
-from fiber._ring.policy import Clean, Policy
+from fiber._ring.model import Clean, ConditionKind, Failure, Group, Host, Policy, RingPhase
 from fiber._ring.timing import RingTiming
 
 DIED = Failure(reason="SIGNAL(9)", message="killed")

@@ -27,8 +27,7 @@ from fiber._base.threads import SharedLoop, in_turns
 from fiber._ring import events
 from fiber._ring.machine import RingMachine
 from fiber._ring.member import MemberProcess, MemberSpec, MemberThread
-from fiber._ring.model import Failure, Group, RingStatus
-from fiber._ring.policy import Policy
+from fiber._ring.model import Failure, Group, Policy, RingStatus
 from fiber._ring.protocol import (
     Heartbeat,
     Hello,

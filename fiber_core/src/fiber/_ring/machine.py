@@ -14,9 +14,8 @@ from fiber._base import values
 from fiber._ring import events
 from fiber._ring.events import Command
 from fiber._ring.membership import WorkerRecord, WorkerState
-from fiber._ring.model import ConditionKind, Failure, Group, RingPhase, RingStatus
+from fiber._ring.model import ConditionKind, Failure, Group, Policy, RingPhase, RingStatus
 from fiber._ring.phases import Lifecycle, Next
-from fiber._ring.policy import Policy
 
 _ENDED_EARLY = Failure(reason="EXIT(0)", message="it ended before its function returned")
 

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from fiber._base import values
 from fiber._ring.events import Command, EndWorker, StartWorker
-from fiber._ring.model import Failure, Group, Host, Placement
-from fiber._ring.policy import Policy
+from fiber._ring.model import Failure, Group, Host, Placement, Policy
 
 
 @values.frozen

@@ -36,15 +36,16 @@ from fiber._ring.membership import (
     backoff_delay,
 )
 from fiber._ring.model import (
+    Clean,
     Condition,
     ConditionKind,
     Failure,
     Group,
     Placement,
+    Policy,
     RingEvent,
     RingPhase,
 )
-from fiber._ring.policy import Clean, Policy
 
 
 class MembershipChanges:

@@ -13,8 +13,7 @@ from fiber._ring import events, model
 from fiber._ring.controller import MemberProtocol, RingController
 from fiber._ring.frameworks import find_framework
 from fiber._ring.member import MemberSpec
-from fiber._ring.model import Group, RingError, RingStatus
-from fiber._ring.policy import Clean, Policy
+from fiber._ring.model import Clean, Group, Policy, RingError, RingStatus
 from fiber._ring.timing import RingTiming
 from fiber._runtime import runtime
 from fiber.exceptions import FiberError

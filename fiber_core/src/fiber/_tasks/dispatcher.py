@@ -21,8 +21,8 @@ from fiber._tasks import protocol
 from fiber._tasks.call import Call, Sink, Unsendable
 from fiber._tasks.pending import events
 from fiber._tasks.pending.events import Dispatch, RetryPolicy
+from fiber._tasks.pending.state import HeldView
 from fiber._tasks.pending.table import PendingTable
-from fiber._tasks.pending.views import HeldView
 from fiber._tasks.protocol import DIGEST, Mode, ReceivedOutcomes, Tasks, read_error
 from fiber._tasks.shared_payload import PayloadStore, SharedFunctions
 from fiber._wire import codec

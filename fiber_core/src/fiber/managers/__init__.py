@@ -27,7 +27,6 @@ from fiber.managers.asynchronous import AsyncHandle, AsyncManager, AsyncProxy, g
 from fiber.managers.asynchronous import MakeAsyncProxyType as MakeAsyncProxyType
 from fiber.managers.base import BaseManager
 from fiber.managers.base import State as State
-from fiber.managers.memory import SharedMemoryManager
 from fiber.managers.proxies import AutoProxy as AutoProxy
 from fiber.managers.proxies import BaseProxy, Token
 from fiber.managers.proxies import MakeProxyType as MakeProxyType
@@ -50,7 +49,7 @@ from fiber.managers.standard import PoolProxy as PoolProxy
 from fiber.managers.standard import SetProxy as SetProxy
 from fiber.managers.standard import Value as Value
 from fiber.managers.standard import ValueProxy as ValueProxy
-from fiber.managers.sync import SyncManager
+from fiber.managers.sync import SharedMemoryManager, SyncManager
 
 __all__ = [
     "AsyncHandle",

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fiber._objects.sync import owned_waitable
 from fiber._objects.sync.barrier import BarrierState, OwnedBarrier
-from fiber._objects.sync.wait_queue import Request, Status
+from fiber._objects.sync.protocol import Request, Status
 from wire_world import in_thread, until
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fiber._objects.address import Kind
 from fiber._objects.sync import owned_waitable, protocol, remote_waitable
+from fiber._objects.sync.protocol import Request, Status
 from fiber._objects.sync.semaphore import LocalHold, OwnedSemaphore, SemaphoreState
-from fiber._objects.sync.wait_queue import Request, Status
 from fiber.exceptions import HolderDiedWarning, LeaseLostError, WireError
 from wire_world import in_thread, until
 

@@ -18,7 +18,7 @@ from fiber._objects.sync.barrier import (
     SharedBarrier,
 )
 from fiber._objects.sync.monitor import is_possible
-from fiber._objects.sync.wait_queue import Request, Status
+from fiber._objects.sync.protocol import Request, Status
 from wire_world import in_thread, until
 
 pytestmark = pytest.mark.skipif(not is_possible(), reason="this system has no robust mutexes")

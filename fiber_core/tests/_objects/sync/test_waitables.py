@@ -19,9 +19,8 @@ from fiber._objects.sync.condition import (
 )
 from fiber._objects.sync.event import EventState, OwnedEvent
 from fiber._objects.sync.monitor import is_possible
-from fiber._objects.sync.protocol import Op
+from fiber._objects.sync.protocol import Op, Request, Status
 from fiber._objects.sync.semaphore import OwnedSemaphore, SemaphoreState
-from fiber._objects.sync.wait_queue import Request, Status
 from fiber.exceptions import LeaseLostError, PeerLostError
 from wire_world import in_thread, until
 

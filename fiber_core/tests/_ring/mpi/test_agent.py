@@ -12,7 +12,7 @@ import pytest
 
 from commands import ran
 from fiber._ring.mpi import agent
-from fiber._ring.mpi.command_socket import CommandSocket
+from fiber._ring.mpi.member_agent import CommandSocket
 from fiber._ring.mpi.messages import RankEnded, RankUp
 from fiber._ring.mpi.ranks import FOLDER, STRAY, RankRegistry, wrapped
 from fiber._ring.mpi.streams import Command, set_hostname

@@ -5,8 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fiber._ring.model import Host
-from fiber._ring.mpi.hosts import MpiHost, expected_hosts, hostfile, mismatches, own_addresses
-from fiber._ring.mpi.networks import choose, targets
+from fiber._ring.mpi.hosts import (
+    MpiHost,
+    choose_networks,
+    expected_hosts,
+    hostfile,
+    mismatches,
+    own_addresses,
+    probe_targets,
+)
 from fiber._ring.protocol import Address, Hello, ProbeResult
 from fiber.exceptions import FiberError
 
@@ -32,7 +39,7 @@ def reach(hellos, *kinds):
                 target.index: tuple(
                     found.ip for found in hellos[target.index].addresses if found.network in kinds
                 )
-                for target in targets(asker, hellos)
+                for target in probe_targets(asker, hellos)
             },
             {},
         )
@@ -50,14 +57,14 @@ def hellos():
 
 
 def test_one_host_talks_by_loopback(hellos):
-    found = choose(hellos, reach(hellos, "127.0.0.0/8", "10.0.0.0/24"))
+    found = choose_networks(hellos, reach(hellos, "127.0.0.0/8", "10.0.0.0/24"))
 
     assert (found.names, found.one_host) == (("127.0.0.0/8",), True)
     assert {address.interface for address in found.chosen.values()} == {"lo"}
 
 
 def test_hosts_use_the_network_that_they_share(hellos):
-    found = choose(hellos, reach(hellos, "10.0.0.0/24"))
+    found = choose_networks(hellos, reach(hellos, "10.0.0.0/24"))
 
     assert (found.names, found.one_host) == (("10.0.0.0/24",), False)
     chosen = [(name, address.interface, address.index) for name, address in found.chosen.items()]
@@ -74,7 +81,7 @@ def test_hosts_of_several_networks_with_a_way_between_them_use_them_all():
         "member-0": hello(LO, eth(1, "10.2.0.0/24")),
     }
 
-    found = choose(hellos, reach(hellos, "10.1.0.0/24", "10.2.0.0/24"))
+    found = choose_networks(hellos, reach(hellos, "10.1.0.0/24", "10.2.0.0/24"))
 
     assert found.names == ("10.1.0.0/24", "10.2.0.0/24")
 
@@ -85,7 +92,7 @@ def test_a_network_that_drops_packets_is_left_out():
         for number, name in enumerate(("launcher", "member-0", "member-1"))
     }
 
-    assert choose(hellos, reach(hellos, "10.0.0.0/24")).names == ("10.0.0.0/24",)
+    assert choose_networks(hellos, reach(hellos, "10.0.0.0/24")).names == ("10.0.0.0/24",)
 
 
 def test_a_pair_that_cannot_meet_is_named_with_addresses_and_port(hellos):
@@ -93,7 +100,7 @@ def test_a_pair_that_cannot_meet_is_named_with_addresses_and_port(hellos):
     reached["member-0"].reached["member-1"] = ()
 
     with pytest.raises(FiberError) as info:
-        choose(hellos, reached)
+        choose_networks(hellos, reached)
 
     assert str(info.value).startswith(
         "member-0 (on vm1) cannot reach member-1 (on vm2) at 172.17.0.1, 10.0.0.3 port 4002: MPI"
@@ -106,27 +113,27 @@ def test_one_that_is_reached_at_other_addresses_by_each_is_named(hellos):
         reached[asker].reached["member-1"] = (address,)
 
     with pytest.raises(FiberError, match="member-1 has no address that all other members reach"):
-        choose(hellos, reached)
+        choose_networks(hellos, reached)
 
 
 def test_of_many_pairs_some_are_named_and_the_others_counted():
     hellos = {f"m{n}": hello(LO, eth(n), host=f"h{n}") for n in range(5)}
 
     with pytest.raises(FiberError, match="and 15 more pairs"):
-        choose(hellos, reach(hellos))
+        choose_networks(hellos, reach(hellos))
 
 
 def test_of_very_many_each_dials_some_and_the_launcher():
     hellos = {f"m{n}": hello(eth(1), host=f"h{n}") for n in range(200)}
 
-    found = targets("m10", hellos)
+    found = probe_targets("m10", hellos)
     assert len(found) == 65
     assert "m0" in {target.index for target in found}
-    assert choose(hellos, reach(hellos, "10.0.0.0/24")).names == ("10.0.0.0/24",)
+    assert choose_networks(hellos, reach(hellos, "10.0.0.0/24")).names == ("10.0.0.0/24",)
 
 
 def test_a_member_is_dialled_at_all_its_addresses_and_known_by_its_own_proof(hellos):
-    launcher, *_ = targets("member-1", hellos)
+    launcher, *_ = probe_targets("member-1", hellos)
 
     assert (launcher.index, launcher.port) == ("launcher", 4000)
     assert launcher.ips == ("127.0.0.1", "172.17.0.1", "10.0.0.1")

@@ -16,7 +16,7 @@ What holds:
 * A job's status comes from one watch a run. A final status is published once: as the pod's last
   version has it, or where Fiber gives up (a cancelled creation, a pod that cannot start, a lost
   node).
-* Modules marked *pure* (``manifest`` with ``pod_template``, ``pod_group`` and ``names``; ``status``,
+* Modules marked *pure* (``manifest`` with ``pod_group`` and ``names``; ``status``,
   ``rbac``, ``api_errors``) make no request and hold no lock: they map objects of the API to values.
 * Making a backend makes no request: the client connects on first use, and imports ``kubernetes``
   then.

@@ -21,9 +21,8 @@ from fiber_k8s.api_errors import missing_account
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.flow_control import RateLimiter
-from fiber_k8s.manifest import PodContext, manifest
+from fiber_k8s.manifest import PodContext, manifest, read_template
 from fiber_k8s.pod_group import PodGroup
-from fiber_k8s.pod_template import read_template
 from fiber_k8s.rbac import ACCOUNT
 from fiber_k8s.run_objects import RunObjects, owner_reference, secret_body
 from fiber_k8s.status import job_of

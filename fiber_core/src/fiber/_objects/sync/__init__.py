@@ -29,7 +29,7 @@ Threads: ``fiber-waiter`` at an owner, while it waits in shared memory on behalf
 on the handler thread, rollbacks run on the owner's executor.
 Locks: ``lock`` at the owner; ``_guard`` in other processes; both are held briefly.
 
-``owned_waitable`` and ``remote_waitable`` have what the kinds have in common, ``wait_queue`` the values of
-the state machines, ``hold`` what a process counts for itself, ``protocol`` the messages. See
+``owned_waitable`` and ``remote_waitable`` have what the kinds have in common, ``hold`` what a process counts for
+itself, ``protocol`` the values of the state machines and the messages. See
 ``docs/design/synchronization.md``.
 """

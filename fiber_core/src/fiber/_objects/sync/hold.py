@@ -7,7 +7,7 @@ import threading
 import warnings
 from types import FrameType
 
-from fiber._objects.sync.wait_queue import Status
+from fiber._objects.sync.protocol import Status
 from fiber.exceptions import HolderDiedError, HolderDiedWarning
 
 

@@ -16,8 +16,7 @@ from fiber._objects.memory.heap import Allocation, heap_of
 from fiber._objects.owned_object import OwnedObject
 from fiber._objects.protocol import read
 from fiber._objects.sync import protocol
-from fiber._objects.sync.protocol import REQUEST, Notice, Op
-from fiber._objects.sync.wait_queue import Answer, Answers, Request, Wait
+from fiber._objects.sync.protocol import REQUEST, Answer, Answers, Notice, Op, Request, Wait
 from fiber._objects.waiting import wait_for_wakeup
 from fiber._wire.endpoint import Peer
 from fiber._wire.frames import Kind as Frame

@@ -18,8 +18,7 @@ from fiber._objects.owner_connection import Owner, without_traceback
 from fiber._objects.remote_object import RemoteObject
 from fiber._objects.sync import protocol
 from fiber._objects.sync.owned_waitable import Place
-from fiber._objects.sync.protocol import REQUEST, Notice, Op
-from fiber._objects.sync.wait_queue import Status
+from fiber._objects.sync.protocol import REQUEST, Notice, Op, Status
 from fiber._objects.waiting import wait_for_wakeup
 from fiber._wire.frames import Message
 from fiber.exceptions import PeerLostError

@@ -22,18 +22,19 @@ from fiber._objects.owner_connection import Owner
 from fiber._objects.sync import shared_lock
 from fiber._objects.sync.hold import HoldMixin, LocalHold
 from fiber._objects.sync.owned_waitable import OwnedWaitable
-from fiber._objects.sync.protocol import Notice, Op
-from fiber._objects.sync.remote_waitable import RemoteWaitable, Reply
-from fiber._objects.sync.shared_semaphore import Outcome, SharedPermits
-from fiber._objects.sync.wait_queue import (
+from fiber._objects.sync.protocol import (
     ACQUIRED,
     Answer,
     Answers,
+    Notice,
+    Op,
     Request,
     Status,
     Wait,
     WaitQueue,
 )
+from fiber._objects.sync.remote_waitable import RemoteWaitable, Reply
+from fiber._objects.sync.shared_semaphore import Outcome, SharedPermits
 from fiber.exceptions import LeaseLostError, PeerLostError
 
 if TYPE_CHECKING:

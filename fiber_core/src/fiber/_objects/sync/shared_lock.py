@@ -42,6 +42,7 @@ from fiber._objects.sync import monitor, shared_semaphore
 from fiber._objects.sync.hold import LocalHold
 from fiber._objects.sync.monitor import IN_USE, Word
 from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
+from fiber._objects.sync.protocol import Status
 from fiber._objects.sync.shared_semaphore import (
     ACQUIRED,
     COUNT,
@@ -65,7 +66,6 @@ from fiber._objects.sync.shared_semaphore import (
     entries_for,
     options_of,
 )
-from fiber._objects.sync.wait_queue import Status
 from fiber._wire import fork
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from fiber._objects.address import Kind, shape_of
 from fiber._objects.sync.hold import HoldMixin, LocalHold
 from fiber._objects.sync.monitor import LOOKS, Monitored, Turns, Word
 from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
-from fiber._objects.sync.wait_queue import Status
+from fiber._objects.sync.protocol import Status
 from fiber._objects.waiting import Deadline
 from fiber._wire import fork
 from fiber.backend_parts.liveness import Liveness, Owner, start_time, this_place

@@ -8,7 +8,7 @@ through the same hook (:mod:`fiber._ring.plugin`).
 Invariants:
 
 * Importing a framework's module never imports the framework itself: that happens in its methods,
-  in the members. Each has a module of its own, so that one can be read without the others.
+  in the members.
 * ``environ`` and ``preferences`` are pure functions; servers, files and process groups belong to
   ``host``, ``enter`` and ``leave``, and are released by ``RingView.on_leave``.
 * Servers listen on loopback where the framework allows, and else at a port that the system chose
@@ -33,12 +33,11 @@ __all__ = ["built_in", "find_framework", "frameworks"]
 
 def built_in() -> list[RingFramework]:
     """Return the core's frameworks."""
-    from fiber._ring.frameworks.dmlc import MXNet, XGBoost
     from fiber._ring.frameworks.horovod import Horovod
     from fiber._ring.frameworks.hosts import MPI, DeepSpeed
     from fiber._ring.frameworks.jax import Jax
-    from fiber._ring.frameworks.tensorflow import TensorFlow
     from fiber._ring.frameworks.torch import Torch
+    from fiber._ring.frameworks.variables import MXNet, TensorFlow, XGBoost
 
     return [DeepSpeed(), Horovod(), Jax(), MPI(), MXNet(), TensorFlow(), Torch(), XGBoost()]
 

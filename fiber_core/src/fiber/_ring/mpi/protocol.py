@@ -23,7 +23,14 @@ from fiber._ring import events
 from fiber._ring.model import Failure
 from fiber._ring.mpi import messages
 from fiber._ring.mpi.arguments import LAUNCHER, RunSpec
-from fiber._ring.mpi.hosts import discover_script, hostfile, own_addresses
+from fiber._ring.mpi.hosts import (
+    Networks,
+    choose_networks,
+    discover_script,
+    hostfile,
+    own_addresses,
+    probe_targets,
+)
 from fiber._ring.mpi.implementations import (
     Family,
     RunFacts,
@@ -35,7 +42,6 @@ from fiber._ring.mpi.implementations import (
     recognise,
 )
 from fiber._ring.mpi.member_agent import AGENT, AgentProcess
-from fiber._ring.mpi.networks import Networks, choose, targets
 from fiber._ring.mpi.rank_monitor import Begin, Instruction, RankMonitor, Verdict
 from fiber._ring.mpi.ranks import wrapped
 from fiber._ring.protocol import Hello, Probe, ProbeResult
@@ -202,9 +208,9 @@ class MpiProtocol:
             FiberError: mpirun cannot be started, with the reason.
         """
         for name in self._names:
-            self._tell(name, Probe(targets(name, self._hellos)))
+            self._tell(name, Probe(probe_targets(name, self._hellos)))
         yield lambda: len(self._dialled) == len(self._names)
-        self._networks = choose(self._hellos, self._dialled)
+        self._networks = choose_networks(self._hellos, self._dialled)
         self._lead()
         yield lambda: bool(self._folder)
         stack = yield from self._recognise()

@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from fiber._base import values
 from fiber._base.threads import ending_signals
 from fiber._ring.controller import RingController
-from fiber._ring.model import Group
+from fiber._ring.model import Group, Policy
 from fiber._ring.mpi.arguments import RunSpec
 from fiber._ring.mpi.protocol import MpiProtocol
 from fiber._ring.mpi.rank_monitor import Verdict
-from fiber._ring.policy import Policy
 from fiber._ring.timing import MpiTiming, RingTiming
 from fiber._runtime import runtime
 from fiber.exceptions import FiberError

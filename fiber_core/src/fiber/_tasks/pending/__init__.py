@@ -11,8 +11,7 @@ and changes nothing; an event costs the same however many items and workers ther
 
 events   events in, commands out, limits, and the words *call*, *unit*, *entry*
 table    what each event means; assignment, revoking, and the ledger that keeps the state consistent
-state    calls, workers and entries; sizes of entries; slow units and items that several workers hold
-views    read-only views
+state    calls, workers and entries, and views of them; sizes of entries; slow units and items that several workers hold
 
 ``docs/design/pending-table.md`` explains the rules.
 """
@@ -44,8 +43,8 @@ from fiber._tasks.pending.events import (
     WorkerJoined,
     WorkerLost,
 )
+from fiber._tasks.pending.state import CallView, HeldView, Snapshot, WorkerView
 from fiber._tasks.pending.table import PendingTable
-from fiber._tasks.pending.views import CallView, HeldView, Snapshot, WorkerView
 
 __all__ = [
     "Abandon",

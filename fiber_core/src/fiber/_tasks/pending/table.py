@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
-from fiber._tasks.pending import events, views
+from fiber._tasks.pending import events, state
 from fiber._tasks.pending.events import (
     Abandon,
     Accept,
@@ -509,17 +509,17 @@ class PendingTable:
             return worker.id, worker.since
         return None
 
-    def held(self, worker: str) -> tuple[views.HeldView, ...]:
+    def held(self, worker: str) -> tuple[state.HeldView, ...]:
         """The entries of a worker in the order in which it runs them; none where it is unknown."""
         found = self._ledger.workers.get(worker)
-        return () if found is None else tuple(map(views.of_entry, found.held))
+        return () if found is None else tuple(map(state.of_entry, found.held))
 
-    def call(self, call: int) -> views.CallView | None:
+    def call(self, call: int) -> state.CallView | None:
         """View of a call, or None where it is over or was never added."""
         found = self._ledger.calls.get(call)
-        return None if found is None else views.of_call(found)
+        return None if found is None else state.of_call(found)
 
-    def totals(self) -> views.Totals:
+    def totals(self) -> state.Totals:
         """Items that wait, run and have ended, of the calls that are not over; a walk over them."""
         running = sum(
             entry.stop - entry.done
@@ -532,9 +532,9 @@ class PendingTable:
             count += call.count
             finished += call.finished
         # what two workers hold is counted for both
-        return views.Totals(max(0, count - finished - running), running, finished)
+        return state.Totals(max(0, count - finished - running), running, finished)
 
-    def holdings(self, now: float) -> dict[str, views.Holding]:
+    def holdings(self, now: float) -> dict[str, state.Holding]:
         """What each worker holds, and for how long its current unit has run; a walk over all of them."""
         # calls of one kind share a pace, and many workers a call
         usual: dict[Pace, float | None] = {}
@@ -542,21 +542,21 @@ class PendingTable:
         for worker in self._ledger.workers.values():
             told = worker.done, tuple(worker.reports)
             if not worker.held:
-                found[worker.id] = views.Holding(0, None, 0.0, None, *told)
+                found[worker.id] = state.Holding(0, None, 0.0, None, *told)
                 continue
             call = worker.held[0].call
             if call.pace not in usual:
                 usual[call.pace] = call.pace.median()
             items = sum(entry.stop - entry.done for entry in worker.held)
             seconds = max(0.0, now - worker.since)
-            found[worker.id] = views.Holding(items, call.id, seconds, usual[call.pace], *told)
+            found[worker.id] = state.Holding(items, call.id, seconds, usual[call.pace], *told)
         return found
 
-    def snapshot(self) -> views.Snapshot:
+    def snapshot(self) -> state.Snapshot:
         """View of everything; costs a walk over all calls and workers."""
-        return views.Snapshot(
-            calls=tuple(map(views.of_call, self._ledger.calls.values())),
-            workers=tuple(map(views.of_worker, self._ledger.workers.values())),
+        return state.Snapshot(
+            calls=tuple(map(state.of_call, self._ledger.calls.values())),
+            workers=tuple(map(state.of_worker, self._ledger.workers.values())),
         )
 
     # Calls.

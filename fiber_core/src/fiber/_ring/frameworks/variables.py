@@ -1,18 +1,16 @@
-"""MXNet and XGBoost: the ``DMLC_`` variables, with which workers find their tracker.
-
-Apart from the other frameworks: each is a module, which is imported when it is asked for.
-"""
+"""Frameworks that read environment variables: MXNet and XGBoost ``DMLC_`` ones, TensorFlow ``TF_CONFIG``."""
 
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from fiber._ring.framework import RingFramework
 from fiber._ring.view import RingView
 
-__all__ = ["MXNet", "XGBoost"]
+__all__ = ["MXNet", "TensorFlow", "XGBoost"]
 
 
 class MXNet(RingFramework):
@@ -58,3 +56,18 @@ class XGBoost(RingFramework):
             "DMLC_NUM_WORKER": str(ring.size),
             "DMLC_TASK_ID": str(ring.rank),
         }
+
+
+class TensorFlow(RingFramework):
+    """Members as workers; rank 0 is the chief by TensorFlow's own rule."""
+
+    name = "tensorflow"
+    open_servers = "TensorFlow's server in each member"
+
+    def environ(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return the cluster and this member's task."""
+        config = {
+            "cluster": {"worker": [f"{member.ip}:{member.port}" for member in ring.members]},
+            "task": {"type": "worker", "index": ring.rank},
+        }
+        return {"TF_CONFIG": json.dumps(config)}
