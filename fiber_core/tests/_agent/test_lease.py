@@ -40,6 +40,25 @@ def test_a_lease_ends_after_its_time_of_silence_and_once(silence, renewed, expir
     assert len(table) == (not expired)
 
 
+def test_a_strict_lease_counts_from_what_was_acknowledged_through_sleep_and_without_a_connection():
+    table = LeaseTable(lease=10, silence=30, strict=True)
+    table.connected("own", 0.0, silence=4)
+    table.connected("usual", 0.0)
+    assert table.next_expiry() == 4.0
+    # the acknowledgements of two heartbeats, the later one first
+    table.renew("own", 3.0)
+    table.renew("own", 2.0)
+    table.disconnected("own", 3.5)
+    assert table.next_expiry() == 7.0
+    assert table.expire(6.9) == []
+    # a check that comes very late renews nothing
+    assert [one.key for one in table.expire(29.0)] == ["own"]
+    table.disconnected("usual", 29.0)
+    (expired,) = table.expire(31.0)
+    assert (expired.key, expired.silent, expired.disconnected) == ("usual", 31.0, False)
+    assert table.next_expiry() is None
+
+
 @pytest.mark.parametrize(
     "cuts, made_again, expired",
     [

@@ -81,6 +81,14 @@ def test_jobs_wait_for_slots_with_a_message(driver_with, world):
     assert reached(driver, waiting, JobState.RUNNING).host == "beta"
 
 
+def test_the_start_of_a_job_is_told_also_where_it_ends_at_once(driver):
+    jobs = [driver.submit(programs.exit_with(0)) for _ in range(24)]
+
+    for job in jobs:
+        reached(driver, job, JobState.SUCCEEDED)
+        assert JobState.RUNNING in {status.state for status in driver.statuses(job)}
+
+
 def test_a_job_does_not_notice_that_the_connection_dropped(driver, world, capfd):
     code = (
         "import sys, time\nfor n in range(60): print(n, flush=True); time.sleep(0.05)\nsys.exit(7)"

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from fiber_ssh.agent_archive import agent_archive
-from fiber_ssh.remote.wire import pack, pack_data
+from fiber_ssh.remote.wire import Data, pack
 
 
 def digest(data):
@@ -43,7 +43,7 @@ class Host:
         with self.asked(files, folder=folder) as (process, missing):
             for number, name in enumerate(missing):
                 data = contents[name] + spoil
-                process.stdin.write(pack_data(number, 0, data, 0) + pack({"done": number}))
+                process.stdin.write(pack(Data(number, 0, data, 0)) + pack({"done": number}))
                 process.stdin.flush()
             answer = process.stdout.readline()
             if not answer:

@@ -9,7 +9,7 @@ import pytest
 
 from commands import ran
 from fiber.exceptions import BackendUnavailableError, ConfigError
-from fiber.model import Interface, JobState, ListenAddress, Peers, Reason, ReasonKind
+from fiber.model import Interface, ListenAddress, Peers
 from fiber_ssh.address import ADDRESS_VARIABLE, UNREACHABLE, listen_address
 from fiber_ssh.agent_archive import agent_archive
 from fiber_ssh.compatibility import incompatibility
@@ -18,7 +18,6 @@ from fiber_ssh.connect import _log_in, agent_socket
 from fiber_ssh.exec_channel import HostInfo
 from fiber_ssh.files import find_files
 from fiber_ssh.ssh_config import SshOptions
-from fiber_ssh.status import status_of
 
 ETH = Interface(name="eth0", address="10.0.0.5")
 LO = Interface(name="lo", address="127.0.0.1", is_loopback=True)
@@ -57,15 +56,6 @@ def test_where_programs_and_jobs_listen(settings, environ, interfaces, bind, hos
     assert listen_address(peers, interfaces) == ListenAddress(
         bind_url=bind, advertise_host=host, routed=routed
     )
-
-
-def test_words_of_another_version_are_unknown_and_no_error():
-    record = {"state": "dreaming", "reason": ["tired", None], "pid": 7, "peak": 4}
-    status = status_of(record, "alpha")
-
-    assert status.state is JobState.UNKNOWN
-    assert status.reason == Reason(ReasonKind.UNKNOWN)
-    assert (status.processes[0].pid, status.processes[0].peak_memory) == (7, 4)
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,15 @@
 Both sides of a job's connection keep such a table: the parent has an entry for each job, the job's
 supervisor one for the parent. The parent has another one for jobs that their platform was asked to
 end and has not confirmed. Time is the monotonic clock of the process that keeps the table.
+
+A table that is *strict* is of a side which must have ended its jobs by the time at which the other
+side gives them up: an agent that several programs use. Its clock also runs while the host sleeps,
+and a lease counts from when the message was sent that the other side has acknowledged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 from fiber._base import values
@@ -33,23 +37,34 @@ class Expired(Generic[K]):
 @values.define
 class _Lease:
     last_seen: float
+    silence: float | None
     disconnected_at: float | None = None
     paused: bool = False
 
 
 class LeaseTable(Generic[K]):
-    """Leases by key; call :meth:`expire` after each ``timing.heartbeat``.
+    """Leases by key; call :meth:`expire` after each ``timing.heartbeat``, or by :meth:`next_expiry`.
 
     Args:
         lease: seconds that a connection may be gone.
         silence: seconds that a connection may exist without a message; None: for ever.
         timing: how often leases are checked, and by how much a check may be late.
+        strict: True to count silence also while there is no connection, and to renew nothing where
+            a check is late.
     """
 
-    def __init__(self, *, lease: float, silence: float | None, timing: Timing = Timing()) -> None:
+    def __init__(
+        self,
+        *,
+        lease: float,
+        silence: float | None,
+        timing: Timing = Timing(),
+        strict: bool = False,
+    ) -> None:
         self._latest = timing.heartbeat + timing.lateness
         self._lease = lease
         self._silence = silence
+        self._strict = strict
         self._leases: dict[K, _Lease] = {}
         self._last_check = float("-inf")
 
@@ -59,18 +74,24 @@ class LeaseTable(Generic[K]):
     def __contains__(self, key: object) -> bool:
         return key in self._leases
 
-    def connected(self, key: K, now: float) -> None:
-        """Note that a connection was made, for the first time or again."""
+    def connected(self, key: K, now: float, *, silence: float | None = None) -> None:
+        """Note that a connection was made, for the first time or again.
+
+        Args:
+            key: of the lease.
+            now: the time.
+            silence: seconds of silence for this one, where it has its own.
+        """
         if not self._leases:
             # the table was empty, and was not checked
             self._last_check = now
-        self._leases[key] = _Lease(now)
+        self._leases[key] = _Lease(now, self._silence if silence is None else silence)
 
     def renew(self, key: K, now: float) -> None:
-        """Renew a lease: a sign of life came."""
+        """Renew a lease: a sign of life came, or one of that time was acknowledged."""
         lease = self._leases.get(key)
         if lease is not None:
-            lease.last_seen = now
+            lease.last_seen = max(lease.last_seen, now)
 
     def disconnected(self, key: K, now: float) -> None:
         """Note that a connection ended; another one may be made."""
@@ -96,7 +117,7 @@ class LeaseTable(Generic[K]):
         A call that comes late means that this process was stopped or its machine asleep: messages
         that came meanwhile have not been read yet, so all leases are renewed, once.
         """
-        late = now - self._last_check > self._latest
+        late = not self._strict and now - self._last_check > self._latest
         self._last_check = now
         if late:
             for lease in self._leases.values():
@@ -105,16 +126,24 @@ class LeaseTable(Generic[K]):
             return []
         expired = []
         for key, lease in self._leases.items():
-            if lease.paused:
-                continue
-            if lease.disconnected_at is not None and now - lease.disconnected_at > self._lease:
-                expired.append(Expired(key, now - lease.disconnected_at, disconnected=True))
-            elif (
-                lease.disconnected_at is None
-                and self._silence is not None
-                and now - lease.last_seen > self._silence
-            ):
-                expired.append(Expired(key, now - lease.last_seen, disconnected=False))
+            for since, allowed, disconnected in self._counts(lease):
+                if now - since > allowed:
+                    expired.append(Expired(key, now - since, disconnected=disconnected))
+                    break
         for one in expired:
             del self._leases[one.key]
         return expired
+
+    def next_expiry(self) -> float | None:
+        """When the next lease expires that is not renewed; None where none does."""
+        counts = [count for lease in self._leases.values() for count in self._counts(lease)]
+        return min((since + allowed for since, allowed, _ in counts), default=None)
+
+    def _counts(self, lease: _Lease) -> Iterator[tuple[float, float, bool]]:
+        """Times from which a lease counts, for how long, and whether by the end of its connection."""
+        if lease.paused:
+            return
+        if lease.disconnected_at is not None:
+            yield lease.disconnected_at, self._lease, True
+        if lease.silence is not None and (self._strict or lease.disconnected_at is None):
+            yield lease.last_seen, lease.silence, False

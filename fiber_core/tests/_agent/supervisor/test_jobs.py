@@ -3,6 +3,7 @@
 The journal of a run has them: its readers know the run's jobs without the supervisor.
 """
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -17,7 +18,14 @@ from fiber._agent.supervisor.jobs import (
     report_exit,
     signal_name,
 )
-from fiber._agent.supervisor.journal import JOURNAL, Journal, JournalReader, read_ids, read_journal
+from fiber._agent.supervisor.journal import (
+    JOURNAL,
+    Journal,
+    JournaledJob,
+    JournalReader,
+    read_ids,
+    read_journal,
+)
 from fiber.backend_parts.liveness import Owner, start_time
 from fiber.model import JobSpec, JobState, ProcessStatus, Reason, ReasonKind
 
@@ -209,6 +217,21 @@ def test_what_happened_is_read_back(journal, tmp_path):
     status = job.status()
     assert (status.state, status.exit_code, status.host) == (JobState.FAILED, 7, "host")
     assert job.submitted <= job.ended
+    told = JournaledJob.from_events(json.loads(json.dumps(job.events())))
+    assert (told.processes, told.submission()) == (job.processes, job.submission())
+
+
+def test_words_of_another_version_are_unknown_and_no_error(journal, tmp_path):
+    submitted, changed, _ = running(journal, tmp_path).events()
+    changed |= {"state": "dreaming", "reason": "tired"}
+
+    process = JournaledJob.from_events([submitted, changed]).processes[0]
+
+    assert process.state is JobState.UNKNOWN
+    assert process.reason == Reason(ReasonKind.UNKNOWN)
+    assert process.pid == os.getpid()
+    with pytest.raises(ValueError, match="makes no sense"):
+        JournaledJob.from_events([changed])
 
 
 def test_no_secret_is_written_down(journal, tmp_path):

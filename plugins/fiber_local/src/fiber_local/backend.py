@@ -160,7 +160,8 @@ class LocalBackend(Backend):
     def list(self, run_id: str | None = None) -> Sequence[Job]:
         """Jobs of one run or of all runs of this user on this host, ended ones included."""
         return [
-            job.job(self.name, str(directory)) for directory, job in self._journals.jobs(run_id)
+            job.job(self.name, directory=str(directory))
+            for directory, job in self._journals.jobs(run_id)
         ]
 
     def cleanup(self, run_id: str) -> None:
@@ -239,7 +240,7 @@ class LocalBackend(Backend):
 
     def _journaled_run(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
         for directory, found in self._journals.jobs(run_id):
-            job = found.job(self.name, str(directory))
+            job = found.job(self.name, directory=str(directory))
             if not self._is_ours(job):
                 status = found.status()
                 yield job, self._status(job) if status.reason == _LOST else status

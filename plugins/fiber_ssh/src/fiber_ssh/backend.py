@@ -34,7 +34,7 @@ from fiber_ssh.host_state import HostState
 from fiber_ssh.hosts import read_hosts
 from fiber_ssh.log_follow import log_lines
 from fiber_ssh.scheduler import JobScheduler
-from fiber_ssh.status import job_of, status_of
+from fiber_ssh.status import read_record
 from fiber_ssh.submission import Submission
 
 __all__ = ["SshBackend"]
@@ -166,7 +166,8 @@ class SshBackend(Backend):
         found: dict[str, Job] = {}
         for host_state, answer in query_all(self._scheduler, "list", run=run_id):
             for record in answer["jobs"]:
-                found[record["id"]] = job_of(record, self.name, host_state.host.name)
+                job, _ = read_record(record, self.name, host_state.host.name)
+                found[job.id] = job
         # some have no host yet, and some submissions have not arrived yet
         for submission in self._scheduler.alive():
             if run_id in (None, submission.job.run_id):
@@ -242,7 +243,7 @@ class SshBackend(Backend):
             if status.state.is_terminal or link is None or link.is_up:
                 return status
         host_state, record = find_job(self._scheduler, job)
-        return status_of(record, host_state.host.name)
+        return read_record(record, self.name, host_state.host.name)[1]
 
     def _host_state(self, job: Job) -> HostState:
         submission = self._scheduler.submission(job.id)

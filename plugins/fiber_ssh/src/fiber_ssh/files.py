@@ -18,7 +18,7 @@ from fiber.exceptions import BackendError, BackendUnavailableError, ConfigError
 from fiber_ssh.config import SshConfig
 from fiber_ssh.exec_channel import HostInfo, open_session, stderr_text
 from fiber_ssh.hosts import Host
-from fiber_ssh.remote.wire import pack, pack_data
+from fiber_ssh.remote.wire import Data, pack
 from fiber_ssh.shell_command import MARKER, command_line
 
 __all__ = ["FileEntry", "FileSender", "find_files"]
@@ -100,7 +100,7 @@ class FileSender:
                 for number, digest in enumerate(self._answer(channel, answers)["missing"]):
                     with (root / by_digest[digest].path).open("rb") as file:
                         while piece := file.read(_PIECE):
-                            channel.sendall(pack_data(number, 0, piece, 0))
+                            channel.sendall(pack(Data(number, 0, piece, 0)))
                     channel.sendall(pack({"done": number}))
                 return str(self._answer(channel, answers)["folder"])
         except (paramiko.SSHException, EOFError) as error:

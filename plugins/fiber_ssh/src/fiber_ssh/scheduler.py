@@ -25,7 +25,7 @@ from fiber_ssh.output import OutputWriter, forward_output
 from fiber_ssh.placement import HostCapacity, choose, waiting_for
 from fiber_ssh.remote.wire import Message
 from fiber_ssh.routes import Route, Router
-from fiber_ssh.status import job_of, lost, status_of
+from fiber_ssh.status import lost, read_record
 from fiber_ssh.submission import Submission, submit_fields
 from fiber_ssh.timing import SshTiming
 
@@ -330,12 +330,12 @@ class JobScheduler:
             self._end(submission, lost(ReasonKind.NODE_LOST, message, link.host.name))
 
     def _on_record(self, link: AgentLink, record: Message) -> None:
-        status = status_of(record, link.host.name)
-        submission = self.submission(record["id"])
+        job, status = read_record(record, self._backend, link.host.name)
+        submission = self.submission(job.id)
         if submission is None:
-            self.feed.publish(job_of(record, self._backend, link.host.name), status)
+            self.feed.publish(job, status)
             return
-        submission.stream_port = record.get("landing")
+        submission.stream_port = record.get("stream_port")
         if not status.state.is_terminal and self._has_ended(submission.job.id):
             # its lease had expired, and its host is connected again
             link.notify("kill", job=submission.job.id)

@@ -86,7 +86,7 @@ def submit_fields(
         "unset": sorted(spec.unset_env),
         "directory": host.directory,
         "cwd": None if cwd is None else os.fspath(cwd),
-        "landing": route.uses_streams,
+        "streams": route.uses_streams,
         "path": str(PurePosixPath(info.executable).parent),
         "private": private,
     }

@@ -32,6 +32,9 @@ class Channel:
         on_message: called with the channel and each message.
         on_end: called once when the peer has closed its end, with "", or sent what
             cannot be decoded, with the error.
+        on_room: called whenever the peer has taken some of what waits.
+        encode: makes a frame of a message.
+        decoder: makes messages of frames.
     """
 
     def __init__(
@@ -42,26 +45,36 @@ class Channel:
         loop: Loop,
         descriptors: Descriptors,
         on_message: Callable[[Channel, Any], None],
-        on_end: Callable[[Channel, str], None],
+        on_end: Callable[[Channel, str], None] = lambda *_: None,
+        on_room: Callable[[], None] = lambda: None,
+        encode: Callable[[Any], bytes] = encode,
+        decoder: Decoder | None = None,
     ) -> None:
         self.owner = owner
         self._descriptor = descriptor
         self._descriptors = descriptors
         self._on_message = on_message
         self._on_end = on_end
-        self._decoder = Decoder()
+        self._encode = encode
+        self._decoder = decoder or Decoder()
         self._open = True
         self._stream = Buffered(
             loop,
             borrowed_socket(descriptor),
             on_data=self._receive,
             on_end=lambda _: self._end(""),
+            on_room=on_room,
         )
 
     @property
     def is_open(self) -> bool:
         """False once either end was closed."""
         return self._open
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that the peer has not taken yet."""
+        return self._stream.waiting
 
     @property
     def is_idle(self) -> bool:
@@ -72,13 +85,12 @@ class Channel:
     def send(self, message: object) -> None:
         """Queue a message; it is dropped where the peer has gone."""
         if self._open:
-            self._stream.write([encode(message)])
+            self._stream.write([self._encode(message)])
 
     def close(self) -> None:
         """Close this end. Idempotent."""
         if self._open:
             self._open = False
-            self._decoder = Decoder()
             self._descriptors.release(self._descriptor)
             self._stream.close()
 

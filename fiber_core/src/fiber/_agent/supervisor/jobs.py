@@ -47,6 +47,8 @@ class JobEntry:
     refused: bool = False
     #: signals that were sent to it on request
     sent_signals: set[int] = values.field(factory=set)
+    #: what its end is reported as where it was killed for a reason of the supervisor's own
+    verdict: ExitReport | None = None
 
     @property
     def pids(self) -> tuple[int, ...]:

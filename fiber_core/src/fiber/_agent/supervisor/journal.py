@@ -1,8 +1,11 @@
 """Journal of a run's jobs on one host, by which other processes know them without their supervisor.
 
-``jobs.jsonl`` in the run directory has one JSON object a line: ``submitted``, ``started`` (with the
-start time that makes a process id unmistakable) and ``ended``. Supervisors append to it
+``jobs.jsonl`` in the run directory has one JSON object a line, an *event*: ``submitted``, ``started``
+(with the start time that makes a process id unmistakable) and ``ended``. Supervisors append to it
 (:class:`Journal`); readers compare it with the processes that live (:class:`JournalReader`).
+
+Events are also how jobs are told to programs of another release, on another host: the event
+``changed`` is in no journal, and has the present status of a process.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ __all__ = [
     "JournalReader",
     "JournaledJob",
     "lost_process",
+    "process_event",
     "read_ids",
     "read_journal",
 ]
@@ -62,21 +66,9 @@ class Journal:
 
     def submitted(self, job_id: str, spec: JobSpec, owner: Owner, host: str) -> None:
         """Append that a job was accepted."""
-        self._append(
-            {
-                "event": "submitted",
-                "job": job_id,
-                "name": spec.name,
-                "run": spec.run_id,
-                "argv": list(spec.argv),
-                "processes": spec.processes,
-                "parent": None if owner is None else owner[0],
-                "detached": spec.detached,
-                "host": host,
-                "supervisor": list(self._supervisor),
-                "time": time.time(),
-            }
-        )
+        parent = None if owner is None else owner[0]
+        job = JournaledJob.of(job_id, spec, host, self._supervisor, parent=parent)
+        self._append(job.submission())
 
     def started(self, job_id: str, index: int, pid: int) -> None:
         """Append that a process of a job was started."""
@@ -92,22 +84,7 @@ class Journal:
 
     def ended(self, job_id: str, process: ProcessStatus) -> None:
         """Append that a process of a job ended."""
-        reason = process.reason
-        self._append(
-            {
-                "event": "ended",
-                "job": job_id,
-                "index": process.index,
-                "state": process.state.value,
-                "reason": None if reason is None else reason.kind.value,
-                "number": None if reason is None else reason.number,
-                "exit_code": process.exit_code,
-                "message": process.message,
-                "log_tail": list(process.log_tail),
-                "peak_memory": process.peak_memory,
-                "time": time.time(),
-            }
-        )
+        self._append(process_event("ended", job_id, process))
 
     def _append(self, event: Mapping[str, Any]) -> None:
         if self._descriptor is None or self._broken:
@@ -161,6 +138,68 @@ class JournaledJob:
     #: start times by process id
     start_times: dict[int, float | None] = values.field(factory=dict)
 
+    @classmethod
+    def of(
+        cls,
+        job_id: str,
+        spec: JobSpec,
+        host: str,
+        supervisor: Process,
+        *,
+        parent: str | None = None,
+    ) -> JournaledJob:
+        """A job that is submitted now."""
+        return cls(
+            id=job_id,
+            name=spec.name,
+            run_id=spec.run_id,
+            argv=tuple(spec.argv),
+            parent=parent,
+            detached=spec.detached,
+            host=host,
+            supervisor=supervisor,
+            submitted=time.time(),
+            processes=_pending(spec.processes),
+        )
+
+    @classmethod
+    def from_events(cls, events: Iterable[Mapping[str, Any]]) -> JournaledJob:
+        """The job that :meth:`events` tells of.
+
+        Raises:
+            ValueError: they make no sense.
+        """
+        jobs: dict[str, JournaledJob] = {}
+        try:
+            for event in events:
+                _apply(jobs, event)
+            (job,) = jobs.values()
+        except _NONSENSE as error:
+            msg = f"a job is told of in a way that makes no sense: {error!r}"
+            raise ValueError(msg) from error
+        return job
+
+    def events(self) -> list[dict[str, Any]]:
+        """What makes the same job of it with :meth:`from_events`, as plain data."""
+        changes = [process_event("changed", self.id, process) for process in self.processes]
+        return [self.submission(), *changes]
+
+    def submission(self) -> dict[str, Any]:
+        """The event of its submission."""
+        return {
+            "event": "submitted",
+            "job": self.id,
+            "name": self.name,
+            "run": self.run_id,
+            "argv": list(self.argv),
+            "processes": len(self.processes),
+            "parent": self.parent,
+            "detached": self.detached,
+            "host": self.host,
+            "supervisor": list(self.supervisor),
+            "time": self.submitted,
+        }
+
     def living(self) -> tuple[int, ...]:
         """Process ids that live, with the journal's start time; () where they cannot be seen."""
         is_seen = self.supervisor.is_judged_here
@@ -194,15 +233,15 @@ class JournaledJob:
             host=self.host,
         )
 
-    def job(self, backend: str, directory: str) -> Job:
-        """The job as users of a backend know it."""
+    def job(self, backend: str, **data: Any) -> Job:
+        """The job as users of a backend know it, with data of the backend's."""
         pids = [p.pid for p in self.processes if p.pid is not None]
         return Job(
             id=self.id,
             name=self.name,
             run_id=self.run_id,
             backend=backend,
-            data={"pids": pids, "host": self.host, "directory": directory},
+            data={"pids": pids, "host": self.host, **data},
             argv=self.argv,
             submitted=self.submitted,
         )
@@ -250,7 +289,7 @@ class JournalReader:
         for line in whole.splitlines():
             try:
                 _apply(self._jobs, json.loads(line))
-            except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
+            except _NONSENSE:
                 # a line cut short by a full disk, or of another version
                 continue
         return self._jobs
@@ -270,7 +309,36 @@ def read_ids(directory: str | Path) -> set[str]:
     return {found.decode() for found in _ID.findall(text)}
 
 
-def _apply(jobs: dict[str, JournaledJob], event: dict[str, Any]) -> None:
+#: raised by events that make no sense
+_NONSENSE = (LookupError, TypeError, ValueError, ArithmeticError, RecursionError)
+_STATES = {state.value: state for state in JobState}
+_KINDS = {kind.value: kind for kind in ReasonKind}
+
+
+def process_event(event: str, job_id: str, process: ProcessStatus) -> dict[str, Any]:
+    """An event that has the status of a process."""
+    reason = process.reason
+    return {
+        "event": event,
+        "job": job_id,
+        "index": process.index,
+        "pid": process.pid,
+        "state": process.state.value,
+        "reason": None if reason is None else reason.kind.value,
+        "number": None if reason is None else reason.number,
+        "exit_code": process.exit_code,
+        "message": process.message,
+        "log_tail": list(process.log_tail),
+        "peak_memory": process.peak_memory,
+        "time": time.time(),
+    }
+
+
+def _pending(count: int) -> list[ProcessStatus]:
+    return [ProcessStatus(index=i, state=JobState.PENDING) for i in range(count)]
+
+
+def _apply(jobs: dict[str, JournaledJob], event: Mapping[str, Any]) -> None:
     if event["event"] == "submitted":
         supervisor = Process.decode(json.dumps(event["supervisor"]))
         if supervisor is None or not 0 < event["processes"] <= _MOST_PROCESSES:
@@ -285,9 +353,7 @@ def _apply(jobs: dict[str, JournaledJob], event: dict[str, Any]) -> None:
             host=event["host"],
             supervisor=supervisor,
             submitted=event["time"],
-            processes=[
-                ProcessStatus(index=i, state=JobState.PENDING) for i in range(event["processes"])
-            ],
+            processes=_pending(event["processes"]),
         )
         return
     job = jobs[event["job"]]
@@ -297,13 +363,17 @@ def _apply(jobs: dict[str, JournaledJob], event: dict[str, Any]) -> None:
             raise TypeError(event["pid"])
         job.start_times[event["pid"]] = event["start_time"]
         job.processes[index] = ProcessStatus(index=index, state=JobState.RUNNING, pid=event["pid"])
-    elif event["event"] == "ended":
+    elif event["event"] in ("ended", "changed"):
         kind = event["reason"]
-        job.ended = event["time"]
+        if event["event"] == "ended":
+            job.ended = event["time"]
+        # states and reasons of another version are unknown, and no errors
+        found = None if kind is None else _KINDS.get(kind, ReasonKind.UNKNOWN)
         job.processes[index] = values.evolve(
             job.processes[index],
-            state=JobState(event["state"]),
-            reason=None if kind is None else Reason(ReasonKind(kind), event["number"]),
+            pid=event.get("pid", job.processes[index].pid),
+            state=_STATES.get(event["state"], JobState.UNKNOWN),
+            reason=None if found is None else Reason(found, event["number"]),
             exit_code=event["exit_code"],
             message=event["message"],
             log_tail=tuple(event["log_tail"]),

@@ -484,10 +484,16 @@ class JobRunner:
                 running.deadline.cancel()
             running.deadline = self._loop.call_later(grace, lambda: self.kill(entry))
 
-    def kill(self, entry: JobEntry) -> None:
-        """SIGKILL to all groups of a job; one that is no more is no error."""
+    def kill(self, entry: JobEntry, verdict: ExitReport | None = None) -> None:
+        """SIGKILL to all groups of a job; one that is no more is no error.
+
+        Args:
+            entry: the job.
+            verdict: what its end is reported as, where that is not the signal.
+        """
         if entry.id not in self._table:
             return
+        entry.verdict = entry.verdict or verdict
         if entry.id not in self._running:
             self._abandon(entry, signal.SIGKILL)
             return
@@ -540,7 +546,8 @@ class JobRunner:
         signum = -os.waitstatus_to_exitcode(event.wait_status)
         requested = signum in entry.sent_signals
         memory = running.launch.spec.resources.memory
-        report = report_exit(
+        told = entry.verdict if requested and signum == signal.SIGKILL else None
+        report = told or report_exit(
             event.wait_status,
             peak_memory=event.peak_memory,
             memory_limit=None if memory is None else memory * _MB,

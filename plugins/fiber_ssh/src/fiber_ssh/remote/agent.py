@@ -1,9 +1,10 @@
 """A host's agent: starts, watches and ends the jobs of one user there; one thread, one loop.
 
 It lives as long as somebody is connected, a job runs or the lease of a run goes on. When a
-connection drops its jobs go on; when a run's lease is over they are ended. The lease counts from
-the last heartbeat that the run's owner says it heard, by a clock that also runs while this host
-sleeps: the owner, which counts from when it heard it, is never sooner.
+connection drops its jobs go on; when a run's lease is over they are ended. A heartbeat has the time
+at which it was sent, by a clock that also runs while this host sleeps, and the run's owner says which
+ones it heard. The lease counts from the last of them: the owner, which counts from when it heard it,
+is never sooner.
 """
 
 from __future__ import annotations
@@ -14,24 +15,30 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from fiber._agent.lease import LeaseTable
 from fiber._agent.supervisor.descriptors import Descriptors
-from fiber._agent.supervisor.jobs import JobEntry, JobTable, not_started
+from fiber._agent.supervisor.jobs import ExitReport, JobEntry, JobTable, not_started
+from fiber._agent.supervisor.journal import JournaledJob
 from fiber._agent.supervisor.kernel import adopt_orphans
 from fiber._agent.supervisor.messages import SupervisorOptions
 from fiber._agent.supervisor.runner import JobRunner, Launch
 from fiber._base import values
 from fiber._base.sockets import accept_on
 from fiber._base.threads import Loop
+from fiber.backend_parts.liveness import Owner
+from fiber.model import JobSpec, JobState, Reason, ReasonKind
 from fiber.model.timing import Timing
 from fiber_ssh.remote.connection import Connection, Follower
 from fiber_ssh.remote.job import Job, directory_for, environ_of, spec_of
 from fiber_ssh.remote.kernel import bound_port, clock, complain, kill_marked
-from fiber_ssh.remote.runs import Run, load_runs
+from fiber_ssh.remote.runs import LEASE, Run, load_runs
 from fiber_ssh.remote.wire import Message
 
 __all__ = ["Agent"]
 
-_FOREVER = 3600.0
+#: seconds for an owner whose connection was closed: a link that is cut closes none, and who lives
+#: dials again at once
+_RETURN = 10.0
 
 
 class RequestError(Exception):
@@ -51,10 +58,15 @@ class Agent:
         self._listener = listener
         self._loop = Loop(clock)
         self._runs = {run.id: run for run in load_runs(root)}
+        #: of runs that are not over: whose owner may be back, and get jobs that it submits
+        self._leases: LeaseTable[str] = LeaseTable(lease=_RETURN, silence=LEASE, strict=True)
+        for run in self._runs.values():
+            self._leases.connected(run.id, clock(), silence=run.lease)
         self._connections: list[Connection] = []
         #: jobs of the runner
         self._jobs: dict[str, tuple[Run, Job]] = {}
-        self._changed: dict[str, tuple[Run, Job]] = {}
+        self._ended: dict[str, tuple[Run, Job]] = {}
+        self._owner = Owner.current()
         self._descriptors = Descriptors()
         self._table = JobTable(os.uname().nodename)
         self._runner = JobRunner(
@@ -79,7 +91,6 @@ class Agent:
         )
         # who waits until a run is over: connection, number of the request, run
         self._waiting: list[tuple[Connection, int, Run]] = []
-        self._beat = 0
         self._next_beat = 0.0
 
     def serve(self) -> None:
@@ -102,37 +113,37 @@ class Agent:
                 return
 
     def _needs_us(self, run: Run) -> bool:
-        return bool(run.alive()) or not (run.is_over or run.keeps_anything)
+        return bool(run.alive()) or (run.id in self._leases and not run.keeps_anything)
 
     # -- time
 
-    def _due(self) -> float:
-        times = [run.expires for run in self._runs.values() if not run.is_over]
-        times += [self._next_beat] if any(c.owns for c in self._connections) else []
-        return min(times, default=clock() + _FOREVER)
+    def _due(self) -> float | None:
+        expiry = self._leases.next_expiry()
+        if not any(c.owns for c in self._connections):
+            return expiry
+        return self._next_beat if expiry is None else min(expiry, self._next_beat)
 
     def _end_leases(self) -> None:
-        now = clock()
-        for run in self._runs.values():
-            if not run.is_over and now >= run.expires:
-                run.is_over = True
-                for job in run.alive(detached=False):
-                    job.doom = "lease", f"nothing was heard of its owner for {run.lease:g} s"
-                    self._kill(job)
-                for connection in self._connections:
-                    if connection.owns == run.id:
-                        connection.close()
+        for expired in self._leases.expire(clock()):
+            verdict = ExitReport(
+                state=JobState.FAILED,
+                reason=Reason(ReasonKind.LEASE),
+                exit_code=-signal.SIGKILL,
+                message=f"nothing was heard of its owner for {expired.silent:.1f} s",
+            )
+            for job in self._runs[expired.key].alive(detached=False):
+                self._kill(job, verdict)
+            for connection in self._connections:
+                if connection.owns == expired.key:
+                    connection.close()
 
     def _send_beats(self) -> None:
         owners = [c for c in self._connections if c.owns in self._runs]
         now = clock()
         if not owners or now < self._next_beat:
             return
-        self._beat += 1
         for connection in owners:
-            run = self._runs[str(connection.owns)]
-            run.beat_sent(self._beat)
-            connection.send({"beat": self._beat})
+            connection.send({"beat": now})
         shortest = min(self._runs[str(c.owns)].lease for c in owners)
         self._next_beat = now + min(1.0, shortest / 8)
 
@@ -140,34 +151,36 @@ class Agent:
 
     def _on_changed(self, entry: JobEntry) -> None:
         run, job = self._jobs[entry.id]
-        job.update(self._table.status(entry.id))
-        self._changed[job.id] = run, job
+        job.update(entry.processes[0])
+        if job.has_ended:
+            self._ended[job.id] = run, job
+        elif job.process.state is not JobState.PENDING:
+            self._tell(run, job)
 
-    def _kill(self, job: Job) -> None:
+    def _kill(self, job: Job, verdict: ExitReport | None = None) -> None:
         entry = self._table.get(job.id)
         if entry is not None:
-            self._runner.kill(entry)
+            self._runner.kill(entry, verdict)
 
     def _settle(self) -> None:
-        changed, self._changed = self._changed, {}
-        ended = [job.id for _, job in changed.values() if job.has_ended]
+        ended, self._ended = self._ended, {}
         if ended:
             # one look at all processes for all jobs that ended
             kill_marked(ended)
-        for job_id in ended:
+        for job_id, (run, job) in ended.items():
             del self._jobs[job_id]
-        for run, job in changed.values():
-            # until it runs or has ended there is nothing new
-            if job.record["state"] != "pending":
-                self._tell(run, job)
+            self._tell(run, job)
         for run in list(self._runs.values()):
             if run.is_condemned and not run.alive():
                 run.forget_attached()
                 run.is_condemned = False
                 self._answer_waiting(run)
-                # whoever owns it may go on with it
-                run.is_over = not any(c.owns == run.id for c in self._connections)
-            if run.is_over and not run.alive(detached=False):
+                if not any(c.owns == run.id for c in self._connections):
+                    self._leases.drop(run.id)
+                elif run.id not in self._leases:
+                    # whoever owns it may go on with it
+                    self._leases.connected(run.id, clock(), silence=run.lease)
+            if run.id not in self._leases and not run.alive(detached=False):
                 run.forget_attached()
                 if not run.keeps_anything:
                     self._forget(run)
@@ -176,9 +189,8 @@ class Agent:
 
     def _dropped(self, connection: Connection) -> bool:
         self._waiting = [entry for entry in self._waiting if entry[0] is not connection]
-        run = self._runs.get(str(connection.owns))
-        if run is not None and not any(c.is_open and c.owns == run.id for c in self._connections):
-            run.owner_left()
+        if not any(c.is_open and c.owns == connection.owns for c in self._connections):
+            self._leases.disconnected(str(connection.owns), clock())
         return False
 
     def _forget(self, run: Run) -> None:
@@ -193,13 +205,13 @@ class Agent:
 
     def _tell(self, run: Run, job: Job) -> None:
         for connection in self._connections:
-            if run.id in connection.watches:
+            if connection.is_open and run.id in connection.watches:
                 connection.send({"job": job.record})
 
     # -- connections
 
     def _accepted(self, sock: socket.socket) -> None:
-        self._connections.append(Connection(sock, self._loop, self._heard))
+        self._connections.append(Connection(sock, self._loop, self._descriptors, self._heard))
 
     def _heard(self, connection: Connection, message: Message) -> None:
         # first: after a sleep of this host, old words of an owner are no proof that it has not given up
@@ -231,7 +243,8 @@ class Agent:
         for other in self._connections:
             if other.owns == run_id:
                 other.close()
-        run.attached(float(message["lease"]))
+        run.keep_lease(float(message["lease"]))
+        self._leases.connected(run_id, clock(), silence=run.lease)
         connection.owns = run_id
         self._next_beat = 0.0
         return self._do_watch(connection, message)
@@ -242,9 +255,7 @@ class Agent:
         return {"ok": {"jobs": self._records(run_id)}}
 
     def _do_heard(self, connection: Connection, message: Message) -> None:
-        run = self._runs.get(str(connection.owns))
-        if run is not None and not run.is_over:
-            run.beat_heard(int(message["beat"]))
+        self._leases.renew(str(connection.owns), min(clock(), float(message["beat"])))
 
     def _do_list(self, connection: Connection, message: Message) -> Message:
         return {"ok": {"jobs": self._records(message.get("run"))}}
@@ -256,21 +267,25 @@ class Agent:
     def _do_submit(self, connection: Connection, message: Message) -> Message:
         order = message["job"]
         run = self._runs.get(order["run"])
-        if run is None or run.is_over:
+        if run is None or run.id not in self._leases:
             raise RequestError("lapsed", f"run {order['run']} is over on this host")
         known = run.jobs.get(order["id"])
         if known is not None:
             return {"ok": {"job": known.record}}
-        job = Job(run.folder_of(order["id"]), order, self._descriptors)
-        self._start(run, job, order)
+        spec = spec_of(order)
+        found = JournaledJob.of(order["id"], spec, os.uname().nodename, self._owner)
+        # by the submitter's clock
+        found.submitted = order["submitted"]
+        job = Job(run.folder_of(found.id), found, self._descriptors)
+        self._start(run, job, spec, order)
         return {"ok": {"job": job.record}}
 
-    def _start(self, run: Run, job: Job, order: Message) -> None:
+    def _start(self, run: Run, job: Job, spec: JobSpec, order: Message) -> None:
         job.on_output = lambda: self._output_of(job)
         environ = environ_of(order)
         launch = Launch(
             job_id=job.id,
-            spec=spec_of(order),
+            spec=spec,
             environ=environ,
             cwd=self._root,
             owner=None,
@@ -286,8 +301,8 @@ class Agent:
         try:
             os.makedirs(job.directory, mode=0o700, exist_ok=True)
             cwd = directory_for(order, run.work)
-            if order.get("landing"):
-                port, job.record["landing"] = bound_port()
+            if order.get("streams"):
+                port, job.stream_port = bound_port()
                 os.set_inheritable(port, True)
                 environ["FIBER_REACH"] = f"streams:fd:{port}"
         except OSError as error:
@@ -346,7 +361,7 @@ class Agent:
         run = self._runs.get(str(message["run"]))
         if run is None:
             return {"ok": {}}
-        run.is_over = True
+        self._leases.drop(run.id)
         for job in run.alive(detached=False):
             self._kill(job)
         self._waiting.append((connection, int(message["id"]), run))
@@ -359,7 +374,7 @@ class Agent:
             return {"ok": {}}
         run.is_condemned = True
         for job in run.jobs.values():
-            job.record["detached"] = False
+            job.known.detached = False
         for job in run.alive():
             self._kill(job)
         self._waiting.append((connection, int(message["id"]), run))

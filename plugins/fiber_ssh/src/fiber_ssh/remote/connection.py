@@ -6,12 +6,12 @@ import os
 import socket
 from collections.abc import Callable
 
-from fiber._base.sockets import Buffered
+from fiber._agent.supervisor.channel import Channel
+from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._base.threads import Loop
-from fiber.exceptions import WireError
 from fiber_ssh.remote.job import Job
 from fiber_ssh.remote.logfile import LogReader, offset_of_tail
-from fiber_ssh.remote.wire import Message, decoder, pack, pack_data
+from fiber_ssh.remote.wire import Data, Message, decoder, pack
 
 __all__ = ["Connection", "Follower"]
 
@@ -70,12 +70,13 @@ class Follower:
             self._reader = None
 
 
-class Connection:
+class Connection(Channel):
     """The agent's end of a connection.
 
     Args:
-        sock: it.
+        sock: it; its descriptor is owned by ``descriptors``.
         loop: where it is watched while it is open.
+        descriptors: those of the agent.
         hear: called with each message.
     """
 
@@ -83,36 +84,33 @@ class Connection:
         self,
         sock: socket.socket,
         loop: Loop,
+        descriptors: Descriptors,
         hear: Callable[[Connection, Message], None],
     ) -> None:
-        self.is_open = True
         #: the run whose owner it is, if it is one's
         self.owns: str | None = None
         #: runs of which it wants to know
         self.watches: set[str] = set()
         self.followers: dict[int, Follower] = {}
-        self._hear = hear
-        self._decoder = decoder()
         self._is_pumping = False
-        self._stream = Buffered(
-            loop, sock, on_data=self._receive, on_end=lambda _: self.close(), on_room=self.pump
-        )
+
+        def on_message(_: Channel, message: Message | Data) -> None:
+            # output goes the other way only
+            if isinstance(message, dict):
+                hear(self, message)
+
         # whoever is answered so was accepted by an agent that goes on
-        self._stream.write([b"+"])
-
-    def _receive(self, data: bytes) -> None:
-        self._decoder.feed(data)
-        try:
-            for found in self._decoder.messages():
-                if isinstance(found, dict) and self.is_open:
-                    self._hear(self, found)
-        except WireError:
-            # it makes no sense
-            self.close()
-
-    def send(self, message: Message) -> None:
-        """Send a message, as soon as there is room."""
-        self._stream.write([pack(message)])
+        sock.send(b"+")
+        super().__init__(
+            descriptors.own(sock.detach()),
+            owner=None,
+            loop=loop,
+            descriptors=descriptors,
+            on_message=on_message,
+            on_room=self.pump,
+            encode=pack,
+            decoder=decoder(),
+        )
 
     def follow(self, follower: Follower) -> None:
         """Begin to send output."""
@@ -144,7 +142,7 @@ class Connection:
             self._is_pumping = False
 
     def _pump(self, follower: Follower) -> None:
-        while self.is_open and self._stream.waiting < _ENOUGH and follower.credit > 0:
+        while self.is_open and self.waiting < _ENOUGH and follower.credit > 0:
             # asked before the look: what was written until then is seen by it
             over = follower.is_over
             found = follower.next()
@@ -155,12 +153,10 @@ class Connection:
                 break
             stream, data, offset = found
             follower.credit -= len(data)
-            self._stream.write([pack_data(follower.number, stream, data, offset)])
+            self.send(Data(follower.number, stream, data, offset))
 
     def close(self) -> None:
         """Close it. Idempotent."""
-        if self.is_open:
-            self.is_open = False
-            for number in list(self.followers):
-                self.unfollow(number)
-            self._stream.close()
+        super().close()
+        for number in list(self.followers):
+            self.unfollow(number)

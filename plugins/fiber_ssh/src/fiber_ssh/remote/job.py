@@ -1,4 +1,4 @@
-"""One job as its host's agent knows it: its record, the log of its output, and what starts it."""
+"""One job as its host's agent knows it: its journal, the log of its output, and what starts it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fiber._agent.supervisor.descriptors import Descriptors
+from fiber._agent.supervisor.journal import JournaledJob
 from fiber._agent.supervisor.output import LogFile
-from fiber.model import JobSpec, JobState, JobStatus
+from fiber._base import values
+from fiber.model import JobSpec, ProcessStatus
 from fiber_ssh.remote.kernel import MARK
 from fiber_ssh.remote.logfile import pieces
 
-__all__ = ["ENDED", "Job", "LogSink", "directory_for", "environ_of", "spec_of"]
+__all__ = ["Job", "LogSink", "directory_for", "environ_of", "spec_of"]
 
-ENDED = ("succeeded", "failed")
-_TOLD = ("id", "run", "name", "argv", "submitted", "detached")
 #: variables of the ssh session that happened to start the agent
 _OF_SESSION = ("SSH_AUTH_SOCK", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "OLDPWD", "_")
 
@@ -48,53 +48,50 @@ class Job:
 
     Args:
         directory: its own folder.
-        told: what its submitter said of it, plain data.
+        known: the job as its journal has it.
         descriptors: owns that of its log.
     """
 
-    def __init__(self, directory: str, told: Mapping[str, Any], descriptors: Descriptors) -> None:
+    def __init__(self, directory: str, known: JournaledJob, descriptors: Descriptors) -> None:
         self.directory = directory
-        #: what is told of it, plain data
-        self.record: dict[str, Any] = {key: told[key] for key in _TOLD}
-        self.record["state"] = "pending"
+        self.known = known
+        #: port of loopback where its supervisor listens for streams into it
+        self.stream_port: int | None = None
         self.log_path = os.path.join(directory, "log")
         self.log = LogFile(self.log_path, descriptors, self._on_loss)
         #: called when there is more output
         self.on_output: Callable[[], None] = lambda: None
-        #: why the agent ends it by itself: kind of the reason, and a sentence
-        self.doom: tuple[str, str] | None = None
         self._loss = ""
         self.sinks = (LogSink(self, 0), LogSink(self, 1))
 
     @property
     def id(self) -> str:
         """Its identity."""
-        return str(self.record["id"])
+        return self.known.id
+
+    @property
+    def process(self) -> ProcessStatus:
+        """How its process stands."""
+        return self.known.processes[0]
 
     @property
     def has_ended(self) -> bool:
         """True in terminal states."""
-        return self.record["state"] in ENDED
+        return self.process.state.is_terminal
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What is told of it, plain data."""
+        return {"id": self.id, "events": self.known.events(), "stream_port": self.stream_port}
 
     def _on_loss(self, words: str) -> None:
         self._loss = f"; {words}"
 
-    def update(self, status: JobStatus) -> None:
-        """Note how it stands."""
-        (process,) = status.processes
-        kind = None if status.reason is None else [status.reason.kind.value, status.reason.number]
-        self.record.update(
-            state=status.state.value,
-            reason=kind,
-            code=status.exit_code,
-            message=status.message,
-            pid=process.pid,
-            peak=process.peak_memory,
-        )
-        if status.state is JobState.FAILED and self.doom is not None:
-            self.record.update(reason=[self.doom[0], None], code=None, message=self.doom[1])
-        if self.has_ended:
-            self.record["message"] += self._loss
+    def update(self, process: ProcessStatus) -> None:
+        """Note how its process stands."""
+        if process.state.is_terminal:
+            process = values.evolve(process, message=process.message + self._loss)
+        self.known.processes[0] = process
 
     def close(self) -> None:
         """End its log, and tell those that follow it. Idempotent."""

@@ -1,4 +1,4 @@
-"""The runs that have jobs on a host: who owns them, until when, and what is on the disk of them."""
+"""The runs that have jobs on a host, and what is on the disk of them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,14 @@ import shutil
 from collections.abc import Iterator
 
 from fiber._agent.supervisor.descriptors import Descriptors
-from fiber._agent.supervisor.jobs import combine
 from fiber._agent.supervisor.journal import Journal, lost_process, read_journal
-from fiber._base import values
 from fiber_ssh.remote.job import Job
-from fiber_ssh.remote.kernel import clock, complain, kill_marked
+from fiber_ssh.remote.kernel import complain, kill_marked
 
-__all__ = ["Run", "load_runs"]
+__all__ = ["LEASE", "Run", "load_runs"]
 
 #: seconds for a run whose owner was never heard of, and did not say how long it may be silent
-_LEASE = 30.0
-#: seconds for an owner whose connection was closed: a link that is cut closes none, and who lives
-#: dials again at once
-_RETURN = 10.0
+LEASE = 30.0
 #: where an agent that comes after this one finds what the owner said
 _SAID = "lease"
 
@@ -37,13 +32,10 @@ class Run:
         self.id = run_id
         self.directory = os.path.join(root, "runs", run_id)
         self.jobs: dict[str, Job] = {}
-        self.lease = _LEASE
-        self.expires = clock() + _LEASE
-        #: True once its owner said that it is over, or its lease was
-        self.is_over = False
+        #: seconds for which its owner may be silent
+        self.lease = LEASE
         #: True once its jobs are ended and it shall be forgotten with all it left
         self.is_condemned = False
-        self._beats: dict[int, float] = {}
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
         #: of its jobs
         self.journal = Journal(self.directory, complain)
@@ -59,13 +51,9 @@ class Run:
         return os.path.join(self.directory, _SAID)
 
     def recall(self) -> None:
-        """It is of an earlier agent: its owner has as long as it said to be heard of again.
-
-        Jobs that ran under that agent have ended with it.
-        """
+        """It is of an earlier agent, under which its jobs have ended."""
         with contextlib.suppress(OSError, ValueError), open(self._said, encoding="ascii") as file:
             self.lease = float(file.read())
-        self.expires = clock() + self.lease
         folders = set(os.listdir(self.directory))
         left = [job for job in read_journal(self.directory).values() if job.id in folders]
         # their numbers may be those of others by now, their marks are not
@@ -75,59 +63,38 @@ class Run:
             if not process.state.is_terminal:
                 process = lost_process(process)
                 self.journal.ended(job.id, process)
-            told = {**values.asdict(job), "run": job.run_id}
-            one = self.jobs[job.id] = Job(self.folder_of(job.id), told, Descriptors())
-            one.update(combine([process], host=job.host))
+                job.processes[0] = process
+            self.jobs[job.id] = Job(self.folder_of(job.id), job, Descriptors())
 
     def folder_of(self, job_id: str) -> str:
         """Where a job's files are."""
         return os.path.join(self.directory, job_id)
 
-    def attached(self, lease: float) -> None:
-        """Its owner is here."""
+    def keep_lease(self, lease: float) -> None:
+        """Note for how long its owner says that it may be silent, also for the next agent."""
         if lease != self.lease:
             # a full disk is no reason not to work for it
             with contextlib.suppress(OSError), open(self._said, "w", encoding="ascii") as file:
                 file.write(str(lease))
         self.lease = lease
-        self.expires = clock() + lease
-        self.is_over = False
-        self._beats.clear()
-
-    def owner_left(self) -> None:
-        """Its owner's connection was closed."""
-        self.expires = min(self.expires, clock() + _RETURN)
-
-    def beat_sent(self, number: int) -> None:
-        """A heartbeat went to its owner."""
-        self._beats[number] = clock()
-
-    def beat_heard(self, number: int) -> None:
-        """Its owner heard a heartbeat: the lease counts from when it was sent."""
-        sent = self._beats.get(number)
-        if sent is None:
-            return
-        for older in [n for n in self._beats if n <= number]:
-            del self._beats[older]
-        self.expires = max(self.expires, sent + self.lease)
 
     def alive(self, *, detached: bool | None = None) -> list[Job]:
         """Jobs that have not ended."""
         return [
             job
             for job in self.jobs.values()
-            if not job.has_ended and detached in (None, bool(job.record["detached"]))
+            if not job.has_ended and detached in (None, job.known.detached)
         ]
 
     @property
     def keeps_anything(self) -> bool:
         """True where something of it shall outlive its owner."""
-        return any(job.record["detached"] for job in self.jobs.values())
+        return any(job.known.detached for job in self.jobs.values())
 
     def forget_attached(self) -> None:
         """Remove what ended jobs left that were not detached."""
         for job_id, job in list(self.jobs.items()):
-            if job.has_ended and not job.record["detached"]:
+            if job.has_ended and not job.known.detached:
                 del self.jobs[job_id]
                 shutil.rmtree(job.directory, ignore_errors=True)
 

@@ -1,4 +1,8 @@
-"""What a host's agent and the programs that use it say to each other: messages and output."""
+"""What a host's agent and the programs that use it say to each other: messages and output.
+
+Messages are JSON, not a supervisor's pickles: an agent outlives the program that has started it, and
+is used by programs of other releases.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import Any
 from fiber._agent.supervisor.messages import Decoder
 from fiber.exceptions import WireError
 
-__all__ = ["STREAMS", "Data", "Message", "decoder", "pack", "pack_data"]
+__all__ = ["STREAMS", "Data", "Message", "decoder", "pack"]
 
 Message = dict[str, Any]
 
@@ -42,16 +46,13 @@ class Data:
         self.offset = offset
 
 
-def pack(message: Message) -> bytes:
-    """A message as it is sent."""
+def pack(message: Message | Data) -> bytes:
+    """A message, or a piece of output, as it is sent."""
+    if isinstance(message, Data):
+        head = _HEADER.pack(_DATA.size + len(message.content), _OUTPUT)
+        return head + _DATA.pack(message.number, message.stream, message.offset) + message.content
     body = json.dumps(message, separators=(",", ":")).encode()
     return _HEADER.pack(len(body), _JSON) + body
-
-
-def pack_data(number: int, stream: int, content: bytes, offset: int) -> bytes:
-    """A piece of output as it is sent."""
-    head = _HEADER.pack(_DATA.size + len(content), _OUTPUT)
-    return head + _DATA.pack(number, stream, offset) + content
 
 
 def decoder() -> Decoder:
