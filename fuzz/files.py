@@ -36,7 +36,7 @@ def journal(data: bytes) -> None:
     for job in read_journal(folder).values():
         job.status()
         job.living()
-        job.job("local", str(folder))
+        job.job("local", directory=str(folder))
     read_ids(folder)
 
 
