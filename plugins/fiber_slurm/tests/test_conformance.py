@@ -1,11 +1,14 @@
 """Conformance of the Slurm backend and its plugin, on a real Slurm."""
 
 import sys
+from types import SimpleNamespace
 
 import attrs
 import pytest
 
 import soak
+from fiber.backend_parts.batch import backend
+from fiber.backend_parts.batch.poller import BatchTiming
 from fiber.testing import BackendConformance, PluginConformance
 from fiber.testing.kit.core import CoreApi
 from fiber.testing.kit.delivery import Streams
@@ -32,6 +35,15 @@ class OnCluster:
 
     python = sys.executable
     patience = 60.0
+
+    @pytest.fixture(autouse=True)
+    def _asks_often(self, monkeypatch):
+        """Have the kit's own backends ask this cluster four times a second: it has nothing else to do."""
+
+        def at(scale):
+            return attrs.evolve(BatchTiming.at(scale), ask=0.25, ask_idle=0.5)
+
+        monkeypatch.setattr(backend, "BatchTiming", SimpleNamespace(at=at))
 
     @pytest.fixture
     def reopen(self, slurm_config):
