@@ -248,7 +248,7 @@ def put_from_threads_and_die(into, *values):
 @pytest.mark.timeout(3600 if soak.is_full() else 120)
 @pytest.mark.parametrize("put", [put_and_die, put_from_threads_and_die])
 def test_what_was_put_survives_its_writer(put):
-    for current in soak.rounds(put.__name__, 200, least=4):
+    for current in soak.rounds(put.__name__, 200):
         results = fiber.SimpleQueue()
         count = current.seed % 4 + 1
         child = start(put, results, *range(count))
@@ -339,7 +339,7 @@ def test_a_task_that_holds_a_queue_can_be_given_twice():
 def test_every_task_is_done_whichever_reader_is_killed(tmp_path):
     """Readers die at random moments; a join ends when every task was done, none of them lost."""
     here = runtime.current().info.capabilities.same_host
-    for current in soak.rounds("joinable-queue-kills", 200, least=4):
+    for current in soak.rounds("joinable-queue-kills", 200):
         chance = current.rng
         path, count = tmp_path / str(current.seed), 300
         tasks = fiber.JoinableQueue()

@@ -106,7 +106,7 @@ def use_and_tell(end, results):
     ],
 )
 def test_the_other_end_of_a_pipe_is_killed(lives, size):
-    for current in soak.rounds(f"killed end of a pipe {lives}, {size} bytes", 200, least=4):
+    for current in soak.rounds(f"killed end of a pipe {lives}, {size} bytes", 200):
         here, there = fiber.Pipe()
         if lives == "with the dead":
             dying = start(own_and_talk, there, size)
@@ -133,7 +133,7 @@ def test_the_other_end_of_a_pipe_is_killed(lives, size):
 @pytest.mark.parametrize("maxsize,size", [(0, 0), (10, 0), (10, 600_000)])
 def test_the_only_writer_of_a_queue_is_killed(maxsize, size):
     """What it had put is read, and then there is nothing; another writer goes on."""
-    for current in soak.rounds(f"killed writer of a queue of {maxsize}, {size}", 200, least=4):
+    for current in soak.rounds(f"killed writer of a queue of {maxsize}, {size}", 200):
         numbers = fiber.Queue(maxsize)
         dying = start(fill, numbers, size)
         # it is up once something came
@@ -165,7 +165,7 @@ def put_one(numbers):
 @pytest.mark.parametrize("maxsize", [0, 10])
 def test_the_only_writer_of_a_queue_that_lives_with_it_is_killed(maxsize):
     """Whoever waits for an item, then or later, is told that it will not come."""
-    for current in soak.rounds(f"killed owner of a queue of {maxsize}", 200, least=4):
+    for current in soak.rounds(f"killed owner of a queue of {maxsize}", 200):
         here, there = fiber.Pipe()
         dying = start(own_and_fill, there, maxsize)
         numbers, ended = here.recv(), []

@@ -76,7 +76,7 @@ def report(shared, reports):
 
 
 def test_a_killed_manager_is_heard_of_by_everybody():
-    for current in soak.rounds("killed manager", 200, least=4):
+    for current in soak.rounds("killed manager", 200):
         manager = SyncManager()
         manager.start()
         shared = {
@@ -126,7 +126,7 @@ Simulators.register("Simulator", Simulator)
 
 
 def test_handles_of_a_killed_manager_end_and_those_of_others_go_on():
-    for current in soak.rounds("killed asynchronous manager", 200, least=4):
+    for current in soak.rounds("killed asynchronous manager", 200):
         dying, living = Simulators(), Simulators()
         busy, idle, other = dying.Simulator(), dying.Simulator(), living.Simulator()
         with killed_meanwhile(dying._process, current.rng, latest=0.2):

@@ -41,11 +41,11 @@ def main():
         model = torch.nn.Linear(3, 2)
         model.share_memory()
         before = [parameter.detach().clone() for parameter in model.parameters()]
-        for steps in (2, 3):
-            # one after the other: those that add at once may lose each other's steps
-            process = context.Process(target=train, args=(model, steps))
-            process.start()
-            process.join()
+        # one after the other: those that add at once may lose each other's steps
+        train(model, 2)
+        process = context.Process(target=train, args=(model, 3))
+        process.start()
+        process.join()
         moved = [
             (p.detach() - b).mean().item() for p, b in zip(model.parameters(), before, strict=True)
         ]
@@ -53,9 +53,9 @@ def main():
         tensor = torch.ones(2).share_memory_()
         with context.Pool(1) as pool:
             print(pool.map(double, [tensor, tensor], chunksize=1), tensor.tolist())
-        cached = Cached(6)
-        loader = DataLoader(cached, 2, num_workers=2, multiprocessing_context=context)
-        print([batch.tolist() for batch in loader], cached.cache.tolist())
+    cached = Cached(6)
+    loader = DataLoader(cached, 2, num_workers=2, multiprocessing_context=context)
+    print([batch.tolist() for batch in loader], cached.cache.tolist())
 
 
 if __name__ == "__main__":
