@@ -7,6 +7,7 @@ A soak run is seeded and resumable: each finished round is a line of JSON in the
 no further one begins.
 """
 
+import itertools
 import json
 import os
 import random
@@ -32,6 +33,15 @@ def count(full: int, *, least: int = 1) -> int:
     now = full if is_full() else max(least, full // part)
     print(f"\n{now} of {full} (SOAK=1 for all)")
     return now
+
+
+def places(case: int = 0) -> Iterator[int]:
+    """Numbers from 1 on of the places at which something is done; in CI every third one.
+
+    Args:
+        case: number of the case among those that go the same way, so that together they leave none out.
+    """
+    return itertools.count(1) if is_full() else itertools.count(1 + case % 3, 3)
 
 
 @attrs.define

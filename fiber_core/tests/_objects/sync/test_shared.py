@@ -199,15 +199,15 @@ def test_a_process_may_be_killed_at_any_line(monkeypatch, kind, step):
         semaphore.release()
 
     for _ in range(soak.count(20)):
-        line = 1
-        while killed_at(line, use, shared_semaphore, shared_lock):
+        for line in soak.places(list(KINDS).index(kind)):
+            if not killed_at(line, use, shared_semaphore, shared_lock):
+                break
             for _ in range(permits):
                 assert acquired(made.ours), f"before line {line}"
             assert made.ours.for_others().acquire(False) is False
             for _ in range(permits):
                 made.ours.release()
             assert made.ours.value() == permits
-            line += 1
         assert line > (5 if kind in SEATED and step == "release" else 10)
 
 
@@ -234,13 +234,10 @@ def test_a_process_may_be_killed_at_any_instruction_of_the_quick_way(kind):
     assert step > 20
 
 
-# a process for each line: 43 s among others on two CPUs
-@pytest.mark.timeout(240)
 @needs_seats
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_process_may_be_killed_while_it_recovers_what_another_had():
-    line = 1
-    while True:
+    for line in soak.places():
         made = Seated()
 
         def recover(begin, made=made):
@@ -253,7 +250,6 @@ def test_a_process_may_be_killed_while_it_recovers_what_another_had():
         assert made.ours.for_others().acquire(False) is False
         made.ours.release()
         assert made.ours.value() == 1
-        line += 1
         if not is_killed:
             break
     assert line > 50
