@@ -352,20 +352,20 @@ def examples(shop: Workshop, it: Running) -> None:
         it.say("JAX cannot be had: its example is untested")
     if shop.add(it, python, "-e", "plugins/fiber_ssh"):
         required += ",fiber_ssh"
-    shop.tox_tests(it, "examples", FIBER_REQUIRE=required)
+    shop.tox_tests(it, "examples", "-n", "2", FIBER_REQUIRE=required)
     files = (
         "fiber_core/tests/_ring/frameworks",
         "fiber_core/tests/_objects/memory/test_tensors.py",
         "fiber_core/tests/_agent/job/test_remote_tensors.py",
     )
-    it.tests(python, "-m", "pytest", "-q", *files, FIBER_REQUIRE=required)
-    scan = ("-k", "torch or JAX or Horovod", WHO_CAN_DO_WHAT)
-    it.tests(python, "-m", "pytest", "-q", *scan, FIBER_REQUIRE=required)
+    words = (python, "-m", "pytest", "-q", "-n", "2")
+    it.tests(*words, *files, FIBER_REQUIRE=required)
+    it.tests(*words, "-k", "torch or JAX", WHO_CAN_DO_WHAT, FIBER_REQUIRE=required)
 
 
 def examples_brief(shop: Workshop, it: Running) -> None:
     """Every example that takes no framework, as a user runs it."""
-    shop.tox_tests(it, "examples")
+    shop.tox_tests(it, "examples", "-n", "2")
 
 
 def libraries(shop: Workshop, it: Running) -> None:
