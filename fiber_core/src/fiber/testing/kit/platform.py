@@ -187,12 +187,15 @@ class Platform(Kit):
 
     def wait_until(self, is_so: Callable[[], bool]) -> bool:
         """Poll a predicate until it is true; False after ``patience`` seconds."""
-        deadline = time.monotonic() + self.patience
+        began = time.monotonic()
+        deadline = began + self.patience
         while not is_so():
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            if now > deadline:
                 return False
-            # there are no events but the backend's
-            time.sleep(0.02)
+            # there are no events but the backend's; a witness may take its time, and the CPU's
+            time.sleep(max(0.02, min(2 * (now - began), 0.5)))
+            began = time.monotonic()
         return True
 
     def wait_until_seen(self, witness: Witness, *jobs: Job) -> None:
