@@ -278,6 +278,9 @@ class Pool:
         call = self._open_calls.get(func, mode)
         if call is None or call.add(item, lambda _: result) is None:
             self._groups.add(func, mode, result, [item])
+        else:
+            # by the time this is read it may be another thread's, whose entry is not waited for
+            result.sent = call.sent
         return result
 
     # -- many tasks

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
 from collections import deque
@@ -20,6 +19,7 @@ from fiber.exceptions import WorkerCrashedError
 
 if TYPE_CHECKING:
     from fiber._base.threads import CallbackThread
+    from fiber._tasks.dispatcher import Session
     from fiber._tasks.feeder import Feeder
 
 __all__ = [
@@ -261,6 +261,8 @@ class AsyncResult(Generic[T]):
         self._callback = callback
         self._error_callback = error_callback
         self._pool = pool
+        #: the worker that was given the task at once, and the entry: whoever waits may read its answer
+        self.sent: tuple[Session, int] | None = None
         if callback is not None or error_callback is not None:
             # no thread can be started later, while the interpreter ends
             callbacks.start()
@@ -324,11 +326,21 @@ class AsyncResult(Generic[T]):
             return True
         woken = threading.Lock()
         woken.acquire()
-        wake = woken.release
+        session, entry = self.sent or (None, 0)
+
+        def wake() -> None:
+            woken.release()
+            if session is not None:
+                session.wake()
+
+        def wait(turn: float) -> bool:
+            if session is not None and session.wait(entry, self.ready, turn):
+                return self.ready()
+            return woken.acquire(True, turn)
+
         self.watch(wake)
         try:
-            limit = None if timeout is None else max(0.0, timeout)
-            return in_turns(functools.partial(woken.acquire, True), limit)
+            return in_turns(wait, None if timeout is None else max(0.0, timeout))
         finally:
             if not self._completed:
                 self.unwatch(wake)

@@ -1,8 +1,6 @@
 """Threads that wait read the frames that they wait for themselves."""
 
 import contextlib
-import dis
-import gc
 import sys
 import threading
 
@@ -11,13 +9,12 @@ import pytest
 from fiber._wire import codec
 from fiber._wire.client import Client
 from fiber._wire.frames import Kind
-from fiber._wire.reading import Reading
 from fiber.exceptions import PeerLostError
+from interrupts import interrupted_while_reading
 from objects_world import World, put, take
 from wire_world import TIMEOUT, close_listeners, hello, in_thread, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the handler thread reads")
-CHECKS = "CALL", "RESUME", "JUMP_BACKWARD"
 
 
 class Casts:
@@ -107,42 +104,6 @@ def test_a_thread_that_reads_learns_of_the_end(client, listening, end):
         pending.result()
 
 
-def interrupted(number, action):
-    """Run an action that is interrupted at the n-th place within :meth:`Reading.wait` where it could be.
-
-    Returns:
-        Its result, and whether it was interrupted: CPython looks for signals behind calls, where a
-        function begins, and where a loop does.
-    """
-    places, last, depth = 0, {}, 0
-
-    def trace(frame, event, _):
-        nonlocal places, depth
-        is_outermost = frame.f_code is Reading.wait.__code__
-        depth += is_outermost * {"call": 1, "return": -1}.get(event, 0)
-        if not depth:
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            places += last.get(frame, "").startswith(CHECKS)
-            last[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-            if places == number:
-                places += 1
-                raise KeyboardInterrupt
-        return trace
-
-    # finalizers of others' objects would swallow it
-    gc.disable()
-    sys.settrace(trace)
-    try:
-        return action(), False
-    except KeyboardInterrupt:
-        return None, True
-    finally:
-        sys.settrace(None)
-        gc.enable()
-
-
 @pytest.mark.parametrize("side", ["owner", "other"])
 def test_an_interrupt_anywhere_takes_nothing_with_it_and_brings_nothing_twice(folder, side):
     with contextlib.closing(World(folder)) as world:
@@ -162,7 +123,7 @@ def test_an_interrupt_anywhere_takes_nothing_with_it_and_brings_nothing_twice(fo
             number += 1
             item, is_over = b"%d" % number, threading.Event()
             wait = in_thread(put_once_it_is_read, item, is_over)
-            got, was_interrupted = interrupted(number, lambda: take(here))
+            got, was_interrupted = interrupted_while_reading(number, lambda: take(here))
             is_over.set()
             wait()
             if reading._role.locked():

@@ -11,12 +11,12 @@ a worker that has no credit for it; tasks do not share mutable arguments or resu
 ``chunksize`` says that they may; an error of user code while something is pickled or unpickled
 becomes the outcome of the item concerned and ends no thread of Fiber's.
 
-Threads and locks, owner: messages of workers arrive on the endpoint's handler thread; callers add
-calls on their own threads; timers run on the reactor. All of them take the dispatcher's lock, under
-which the table runs, arguments are pickled and sinks are called, so a sink must not wait; results
-are unpickled before it is taken. One feeder thread for each ``imap``. Worker: the main thread reads
-the link and runs tasks; while an entry of several tasks takes long, the thread
-``fiber-control-reader`` reads the link in its place.
+Threads and locks, owner: messages of workers arrive on the endpoint's handler thread, or on that of
+a caller of ``apply`` who waits; callers add calls on their own threads; timers run on the reactor.
+All of them take the dispatcher's lock, under which the table runs, arguments are pickled and sinks
+are called, so a sink must not wait; results are unpickled before it is taken. One feeder thread for
+each ``imap``. Worker: the main thread reads the link and runs tasks; while an entry of several tasks
+takes long, the thread ``fiber-control-reader`` reads the link in its place.
 
 Called by ``fiber._workers`` (groups, worker process), ``fiber.pool`` and ``fiber.executor``; calls
 ``fiber._wire``, and the owner of the workers through :class:`dispatcher.WorkerObserver` only.

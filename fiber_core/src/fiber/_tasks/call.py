@@ -17,6 +17,7 @@ from fiber.exceptions import WorkerCrashedError
 from fiber.model.job import Attempt
 
 if TYPE_CHECKING:
+    from fiber._tasks.dispatcher import Session
     from fiber._tasks.shared_payload import RepeatedBuffers, SharedPayload
 
 #: exceptions that pickling user data may raise; SystemExit and GeneratorExit are included, since a
@@ -128,6 +129,8 @@ class Call:
         self._count = 0 if items is None else len(items)
         #: True once no more items are added
         self.closed = False
+        #: who was sent items last, and in which entry
+        self.sent: tuple[Session, int] | None = None
         #: its large arguments in shared memory; None where there is no store
         self.repeated_buffers: RepeatedBuffers | None = None
 

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 import threading
@@ -23,11 +24,12 @@ from fiber._tasks.pending import events
 from fiber._tasks.pending.events import Dispatch, RetryPolicy
 from fiber._tasks.pending.state import HeldView
 from fiber._tasks.pending.table import PendingTable
-from fiber._tasks.protocol import DIGEST, Mode, ReceivedOutcomes, Tasks, read_error
+from fiber._tasks.protocol import DIGEST, Done, Mode, ReceivedOutcomes, Tasks, read_error
 from fiber._tasks.shared_payload import PayloadStore, SharedFunctions
 from fiber._wire import codec
 from fiber._wire.endpoint import Peer
 from fiber._wire.frames import Kind, Message
+from fiber._wire.reading import Action
 from fiber.exceptions import TerminatedError, WireError
 from fiber.model.job import Attempt
 
@@ -42,15 +44,23 @@ class Session:
         name: its name in the pending table, never used twice.
         peer: its connection.
         target: number of the pool in messages.
+        look: what a thread that waits for an entry does with a message, see :meth:`wait`.
     """
 
-    def __init__(self, name: str, peer: Peer, target: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        peer: Peer,
+        target: int,
+        look: Callable[[Session, int, Message], Action | None],
+    ) -> None:
         self.name = name
         #: identity of the worker's process within the run
         self.ident = peer.ident
         #: True once it asked for work, so its initializer has returned
         self.is_up = False
         self._peer = peer
+        self._look = look
         self._target = target
         self._sent: set[bytes] = set()
         #: bytes of its resident memory as it told last, and when it was asked
@@ -115,6 +125,15 @@ class Session:
     def retire(self) -> None:
         """Send RETIRE: the worker is to exit."""
         self._peer.send(Kind.RETIRE, self._target, 0)
+
+    def wait(self, entry: int, is_over: Callable[[], bool], timeout: float) -> bool:
+        """Read what the worker tells of an entry, see :meth:`~fiber._wire.endpoint.Peer.wait`."""
+        look = functools.partial(self._look, self, entry)
+        return self._peer.wait(self._target, look, is_over, timeout)
+
+    def wake(self) -> None:
+        """Have the thread in :meth:`wait` look whether it is over."""
+        self._peer.wake()
 
     def disconnect(self) -> None:
         """Close the connection; the worker dials again, and others run what it held."""
@@ -402,6 +421,7 @@ class Dispatcher:
         keeper: FailureKeeper | None = None,
     ) -> None:
         self.target = target
+        self._reactor = reactor
         self._keeper = keeper
         #: notes when tasks are sent and come back; None while nobody wants that
         self.tracer: Tracer | None = None
@@ -698,7 +718,8 @@ class Dispatcher:
         # reconnected: what the former connection held is lost
         self.lost(peer.ident, None, counts=False)
         with self.lock:
-            session = Session(f"{peer.ident}/{next(self._names)}", peer, self.target)
+            name = f"{peer.ident}/{next(self._names)}"
+            session = Session(name, peer, self.target, self._look)
             peer.state[self.target] = session
             self._sessions[session.name] = session
             self._by_ident[peer.ident] = session
@@ -707,7 +728,39 @@ class Dispatcher:
 
     def _done(self, session: Session, body: memoryview) -> None:
         done, pickled = protocol.read_done(body)
+        self._report(session, done, ReceivedOutcomes(pickled, done.start, done.stop), len(pickled))
+
+    def _look(self, session: Session, entry: int, message: Message) -> Action | None:
+        """What a thread that waits for an entry of one item does with a message.
+
+        An interrupt may come anywhere in it, and must harm no other task. So it takes up that item's
+        outcome alone, and only while nothing waits that the worker would be given next. Interrupted
+        amidst that, it closes the connection: the worker makes another one, and both sides agree.
+        """
+        if message.kind is not Kind.DONE:
+            return None
+        done, pickled = protocol.read_done(message.body)
+        if done.entry != entry or done.stop - done.start != 1:
+            return None
         received = ReceivedOutcomes(pickled, done.start, done.stop)
+        report = functools.partial(self._report, session, done, received, len(pickled))
+        was_begun = False
+
+        def take() -> None:
+            nonlocal was_begun
+            if was_begun:
+                session.disconnect()
+                return
+            was_begun = True
+            with self.lock:
+                if self.table.queued:
+                    self._reactor.call_soon(report)
+                else:
+                    report()
+
+        return take
+
+    def _report(self, session: Session, done: Done, received: ReceivedOutcomes, size: int) -> None:
         event: events.Event
         if done.start < done.stop:
             event = events.UnitsDone(
@@ -721,7 +774,7 @@ class Dispatcher:
             self._received = received
             self._reporter = session.ident
             if self.tracer is not None and done.start < done.stop:
-                self.tracer.done(session.ident, done, len(pickled))
+                self.tracer.done(session.ident, done, size)
             try:
                 self._feed(event)
             finally:
@@ -781,6 +834,7 @@ class Dispatcher:
             call.on_dispatch(step.start, step.stop)
         try:
             size = session.send_entry(call, step)
+            call.sent = session, step.entry
         except BaseException:
             # the worker waits for an entry that will not come; after it has reconnected both sides agree
             session.disconnect()

@@ -45,6 +45,7 @@ import hashlib
 import itertools
 import pickle
 import struct
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -354,12 +355,17 @@ class ReceivedOutcomes:
                 raise WireError(msg)
         # a result's own code may raise anything, and must not end the thread that serves all
         except BaseException as failure:
+            if isinstance(failure, KeyboardInterrupt) and _is_main_thread():
+                # of the thread that waits for it
+                raise
             self._failure = _unreadable(failure)
             return
         for position in packed:
             try:
                 self._values[position] = codec.loads(memoryview(self._values[position]))
             except BaseException as failure:
+                if isinstance(failure, KeyboardInterrupt) and _is_main_thread():
+                    raise
                 self._values[position] = None
                 self._errors[position] = _unreadable(failure)
 
@@ -373,6 +379,10 @@ class ReceivedOutcomes:
             if start <= first + position < stop:
                 errors[first + position] = error
         return self._values[start - first : stop - first], errors
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _unreadable(failure: BaseException) -> BaseException:

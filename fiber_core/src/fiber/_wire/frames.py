@@ -317,6 +317,14 @@ _JOIN_BELOW = 16 * 2**10
 _MAX_GATHERED = 512
 
 
+def sole(data: Buffer) -> bytearray | None:
+    """The frame of a stream's bytes that are one whole frame; None where they are not."""
+    if len(data) < LENGTH.size or LENGTH.unpack_from(data)[0] != len(data) - LENGTH.size:
+        return None
+    # writable and aligned, since arrays are made of it without another copy
+    return bytearray(memoryview(data)[LENGTH.size :])
+
+
 class Deframer:
     """Splits a byte stream into frames.
 
@@ -332,6 +340,11 @@ class Deframer:
         self._length = b""
         self._frame: bytearray | None = None
         self._filled = 0
+
+    @property
+    def is_between(self) -> bool:
+        """True where no frame has begun."""
+        return self._frame is None and not self._length
 
     @property
     def gap(self) -> memoryview | None:
@@ -379,7 +392,7 @@ class Deframer:
             frames.append(bytearray(data[start:at]))
         return frames
 
-    def split(self, data: Buffer) -> Iterator[Buffer]:
+    def split(self, data: Buffer) -> Iterator[bytearray]:
         """Yield the frames that are complete with ``data``, whether or not one has begun.
 
         Raises:

@@ -11,6 +11,7 @@ import functools
 import itertools
 import os
 import socket
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,9 +21,12 @@ from fiber._base.threads import Reactor
 from fiber._wire import fork, frames
 from fiber._wire.dialer import SCHEME
 from fiber._wire.identity import Credentials
+from fiber._wire.reading import Action, Look, Reading
 from fiber.exceptions import TransportError, WireError
 
 _CHUNK = 256 * 2**10
+#: bytes that a thread that waits receives at once
+_SIZES = (64 * 2**10,)
 #: backlog of connections; the kernel has a limit of its own
 _BACKLOG = 4096
 # numbers of connections, above those of nng's pipes (up to 2**31)
@@ -41,6 +45,34 @@ class _Connection:
         #: buffers that the socket had no room for
         self.waiting: deque[memoryview] = deque()
         self.is_closed = False
+        #: its reading, once a thread has waited for one of its frames
+        self.reading: Reading | None = None
+        # what was received and not consumed
+        self._held: deque[tuple[int, bytes]] = deque(maxlen=1)
+
+    # -- source of its reading
+
+    @property
+    def held(self) -> tuple[int, bytes] | None:
+        """What was looked at last and not consumed."""
+        return self._held[0] if self._held else None
+
+    def peek(self) -> tuple[int, bytes] | None:
+        """What there is to receive now, empty at the end, with the connection's number; None for nothing."""
+        if not self._held:
+            # received and kept in one call, so that no interrupt can come between the two
+            receives = zip((self.number,), map(self.socket.recv, _SIZES), strict=True)
+            try:
+                self._held.extend(receives)
+            except (BlockingIOError, InterruptedError):
+                return None
+            except OSError:
+                return self.number, b""
+        return self._held[0]
+
+    def consume(self) -> None:
+        """Let go what was looked at."""
+        self._held.clear()
 
 
 class UnixListener:
@@ -57,7 +89,7 @@ class UnixListener:
     """
 
     window: int | None = None
-    #: the handler thread alone reads
+    #: each connection has its own
     reading: None = None
 
     def __init__(
@@ -135,6 +167,30 @@ class UnixListener:
         """Return an empty string: the peer is on this host."""
         return ""
 
+    def wait(self, number: int, look: Look, is_over: Callable[[], bool], timeout: float) -> bool:
+        """Read one connection in the handler thread's place, see :meth:`~fiber._wire.reading.Reading.wait`."""
+        connection = self._connections.get(number)
+        if connection is None:
+            return False
+        reading, deframer = connection.reading, connection.deframer
+        if reading is None:
+            if sys.platform == "linux":
+                self._reactor.call_soon(lambda: self._share(connection))
+            return False
+
+        def look_at(number: int, data: bytes) -> Action | None:
+            # of several frames, or of a large one, the handler thread takes up all
+            frame = frames.sole(data) if deframer.is_between else None
+            return None if frame is None else look(number, frame)
+
+        return reading.wait(look_at, is_over, timeout)
+
+    def wake(self, number: int) -> None:
+        """Have the thread in :meth:`wait` look whether it is over."""
+        connection = self._connections.get(number)
+        if connection is not None and connection.reading is not None:
+            connection.reading.wake()
+
     def close_pipe(self, number: int) -> None:
         """Close one connection."""
         connection = self._connections.get(number)
@@ -167,32 +223,54 @@ class UnixListener:
         self._on_opened(connection.number)
         self._reactor.add_reader(connection.fd, functools.partial(self._readable, connection))
 
+    def _share(self, connection: _Connection) -> None:
+        """Have threads that wait take part in the reading of a connection."""
+        if connection.is_closed or connection.reading is not None:
+            return
+        self._reactor.on_readable(connection.fd, None)
+        connection.reading = Reading(
+            connection, self._reactor, functools.partial(self._read_shared, connection)
+        )
+
+    def _read_shared(self, connection: _Connection) -> None:
+        assert connection.reading is not None
+        with connection.reading.lock:
+            self._readable(connection)
+
     def _readable(self, connection: _Connection) -> None:
         if connection.is_closed:
             return
-        gap = connection.deframer.gap
-        try:
-            count = connection.socket.recv_into(self._chunk if gap is None else gap)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:
-            count = 0
+        deframer, gap, held = connection.deframer, connection.deframer.gap, connection.held
+        if held is not None:
+            connection.consume()
+            count = len(held[1])
+        else:
+            try:
+                count = connection.socket.recv_into(self._chunk if gap is None else gap)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                count = 0
         if not count:
             self._end(connection)
             return
         try:
-            if gap is None:
-                received = connection.deframer.feed(self._chunk[:count])
+            if held is not None:
+                received = list(deframer.split(held[1]))
+            elif gap is None:
+                received = deframer.feed(self._chunk[:count])
             else:
-                frame = connection.deframer.fill(count)
+                frame = deframer.fill(count)
                 received = [] if frame is None else [frame]
         except WireError as error:
             # the start of the next frame is unknown: stop reading
+            if connection.reading is not None:
+                connection.reading.stop()
             self._reactor.remove_reader(connection.fd)
             self._on_broken(connection.number, error)
             return
-        for frame in received:
-            self._on_frame(connection.number, frame)
+        for one in received:
+            self._on_frame(connection.number, one)
 
     def _watch(self, connection: _Connection) -> None:
         # on the thread that closes connections: the descriptor's number may be reused after that
@@ -215,6 +293,8 @@ class UnixListener:
         if connection.is_closed:
             return
         self._reactor.remove_reader(connection.fd)
+        if connection.reading is not None:
+            connection.reading.stop()
         with connection.lock:
             connection.is_closed = True
             connection.waiting.clear()

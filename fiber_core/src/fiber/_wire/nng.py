@@ -41,7 +41,7 @@ from fiber._base.threads import Reactor, Timer
 from fiber._wire import descriptors, fork, frames
 from fiber._wire.descriptors import Connection, SocketAddress
 from fiber._wire.identity import Credentials
-from fiber._wire.reading import Reading
+from fiber._wire.reading import Look, Reading
 from fiber.exceptions import HandshakeError, TransportError
 from fiber.model.timing import Timing
 
@@ -524,6 +524,13 @@ class NngListener:
     def send(self, pipe: int, head: bytes, pieces: Sequence[frames.Buffer]) -> None:
         """See :meth:`RawListener.send`."""
         self._socket.send(pipe, head, pieces)
+
+    def wait(self, pipe: int, look: Look, is_over: Callable[[], bool], timeout: float) -> bool:
+        """Return False: of one pipe alone nothing can be received."""
+        return False
+
+    def wake(self, pipe: int) -> None:
+        """Nothing to do: nobody waits for one pipe."""
 
     @property
     def reading(self) -> Reading:

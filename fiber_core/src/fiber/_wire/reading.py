@@ -1,4 +1,4 @@
-"""Reading of an nng socket: by the handler thread, or by a thread that waits for one of its frames.
+"""Reading of a socket: by the handler thread, or by a thread that waits for one of its frames.
 
 A frame that the handler thread reads for a thread that waits has that thread woken behind it. So whoever
 waits may take the handler thread's place meanwhile: one thread at a time, and only for frames that it can
@@ -21,17 +21,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from fiber._base.interpreter import unless_finalizing
 from fiber._base.threads import Reactor, drained, wake, wake_pipe
 from fiber._wire import descriptors, fork
+from fiber._wire.frames import Buffer
 from fiber.exceptions import TransportError, WireError
 
 #: what is to be done with a frame, once it is consumed; doing it twice does no harm
 Action: TypeAlias = Callable[[], None]
 #: looks at a frame and its pipe's number: what a waiting thread does with it; None for the handler thread's
-Look: TypeAlias = Callable[[int, bytearray], Action | None]
+Look: TypeAlias = Callable[[int, Any], Action | None]
 
 
 # errors of epoll for a descriptor that nng has closed, or user code has closed or replaced
@@ -45,10 +46,10 @@ class Source(Protocol):
     fd: int
 
     @property
-    def held(self) -> tuple[int, bytearray] | None:
+    def held(self) -> tuple[int, Buffer] | None:
         """The frame that was looked at last and not consumed."""
 
-    def peek(self) -> tuple[int, bytearray] | None:
+    def peek(self) -> tuple[int, Buffer] | None:
         """The next frame with the number of its pipe; None where there is none now."""
 
     def consume(self) -> None:
@@ -82,6 +83,8 @@ class Reading:
         self._read = read
         self._role = threading.Lock()
         self._is_stopped = self._is_closed = False
+        # True while a thread that reads may wait for a descriptor
+        self._polls = False
         self._wake_lock = threading.Lock()
         self._fd = source.fd
         if sys.platform == "linux":
@@ -135,6 +138,9 @@ class Reading:
 
     def wake(self) -> None:
         """Have the thread that reads look whether it is over."""
+        if not self._polls:
+            # it looks before it polls
+            return
         with self._wake_lock:
             if not self._is_closed and self._owned.are_intact:
                 wake(self._wake_write)
@@ -149,8 +155,13 @@ class Reading:
 
     def _lead(self, look: Look, is_over: Callable[[], bool], timeout: float) -> bool:
         left, end = timeout, time.monotonic() + timeout
-        while not is_over() and not self._is_stopped:
+        while True:
+            # before the looks: whoever ends the wait from now on wakes it
+            self._polls = True
+            if is_over() or self._is_stopped:
+                return True
             ready = self._poll.poll(1000 * left)
+            self._polls = False
             if not ready:
                 return True
             left = max(0.0, end - time.monotonic())
@@ -160,7 +171,6 @@ class Reading:
             if not self._take(look):
                 self._reactor.call_soon(self._read)
                 return False
-        return True
 
     def _take(self, look: Look) -> bool:
         """Take up the next frame, if there is one; False where that is for the handler thread."""
@@ -186,6 +196,7 @@ class Reading:
             return True
 
     def _leave(self) -> None:
+        self._polls = False
         self._role.release()
         if self._is_stopped:
             self._close()

@@ -18,7 +18,7 @@ from fiber._tasks.protocol import Mode
 from fiber._wire import codec, fork
 
 if TYPE_CHECKING:
-    from fiber._tasks.dispatcher import Dispatcher
+    from fiber._tasks.dispatcher import Dispatcher, Session
     from fiber._workers.group import WorkerGroups
 
 #: a call's mode, and the item that it takes for a task
@@ -88,8 +88,14 @@ class TaskCall(Generic[R]):
                 return None
             index = self._call.count
             receiver = self._receivers[index] = make_receiver(index)
+            self._call.sent = None
             self._dispatcher.extend(self._call, [item])
         return receiver
+
+    @property
+    def sent(self) -> tuple[Session, int] | None:
+        """The worker that was given the last task at once, and the entry; None where all were busy."""
+        return None if self._call is None else self._call.sent
 
     def close(self) -> None:
         """Add no more tasks; idempotent."""

@@ -135,13 +135,13 @@ class Pace:
             self._units -= old_units
             self._seconds -= old_seconds
             self._slow -= old_seconds >= self._limit * old_units
-            self._at = at = (at + 1) % WINDOW
-            if at == 0:
-                # Adding and taking away rounds; once a turn the sum starts afresh.
-                self._seconds = sum(sample[1] for sample in ring) - seconds
+            self._at = (at + 1) % WINDOW
         self._units += units
         self._seconds += seconds
         self._slow += slow
+        if self._at == 0 and len(ring) == WINDOW:
+            # Adding and taking away rounds; once a turn the sum starts afresh.
+            self._seconds = sum(sample[1] for sample in ring)
         was = self.is_fast
         self.is_fast = self._slow * 20 <= len(ring)
         return self.is_fast is not was
@@ -494,11 +494,12 @@ class AvailableWorkers:
                 queue = pace.waiting
         if queue is worker.queue:
             return
+        # no call from here on: a signal's handler may raise behind each
         if worker.queue is not None:
             del worker.queue[worker]
             left = worker.queued_pace
-            if left is not None and not left.waiting:
-                self.fast.pop(left, None)
+            if left is not None and not left.waiting and left in self.fast:
+                del self.fast[left]
         worker.queue = queue
         worker.queued_pace = pace
         if queue is not None:

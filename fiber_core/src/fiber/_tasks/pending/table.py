@@ -180,14 +180,18 @@ class Ledger:
             out.append(Requeue(call.id, *part))
         self.queue.add(call)
 
-    def accept(self, call: CallState, start: int, stop: int, out: list[Command]) -> None:
-        """Accept results, save those of items that already have one."""
+    def accept(self, entry: Entry, stop: int, out: list[Command]) -> None:
+        """Accept an entry's results up to ``stop``, save those of items that already have one."""
+        call, start = entry.call, entry.done
         if call.duplicates is None:
             out.append(Accept(call.id, start, stop))
+            # no call between the two: a signal's handler may raise behind each
+            entry.done = stop
             call.finished += stop - start
             if call.history:
                 call.history.pop(start, None)
         else:
+            entry.done = stop
             out += [Accept(call.id, *part) for part in self._settle(call, start, stop)]
         if call.closed and call.finished == call.count:
             self.end_if_complete(call, out)
@@ -228,7 +232,7 @@ class Ledger:
 
     def release(self, entry: Entry) -> None:
         """Take an entry off its worker."""
-        del self.entries[entry.id]
+        self.entries.pop(entry.id, None)
         entry.worker.held.remove(entry)
         if entry.revoke is not RevokeState.NO:
             self.stragglers.settle(entry, RevokeState.ANSWERED)
@@ -658,7 +662,8 @@ class PendingTable:
         alone = len(held) == 1 and held[0].is_single
         for entry in held:
             call, start, stop = entry.call, entry.done, entry.stop
-            if call.is_over:
+            # one that is done is held where the thread that took its report was interrupted
+            if call.is_over or start == stop:
                 continue
             if not call.retry:
                 self._ledger.abandon(call, start, stop, () if attempt is None else (attempt,), out)
@@ -696,9 +701,10 @@ class PendingTable:
         worker.since = now
         worker.done += stop - start
         worker.reports.append((call.pace, event.seconds / (stop - start)))
-        entry.done = stop
-        if not call.is_over:
-            self._ledger.accept(call, start, stop, out)
+        if call.is_over:
+            entry.done = stop
+        else:
+            self._ledger.accept(entry, stop, out)
         if stop == entry.stop:
             self._ledger.release(entry)
         if event.credits and not (worker.is_closed or worker.is_retired):

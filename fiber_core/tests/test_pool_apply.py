@@ -1,0 +1,118 @@
+"""``Pool.apply`` on one host: the thread that calls it reads what the worker says itself."""
+
+import contextlib
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import fiber
+from fiber._runtime import runtime
+from fiber.exceptions import TerminatedError
+from interrupts import interrupted_while_reading
+from pool_tasks import die_once, note_and_nap, same, square
+from wire_world import TIMEOUT, in_thread, until
+
+pytestmark = [
+    pytest.mark.usefixtures("shared_runtime"),
+    pytest.mark.skipif(sys.platform != "linux", reason="the handler thread reads"),
+]
+
+
+def readings():
+    """Of all connections that threads that wait have read."""
+    connections = runtime.current().endpoint._listeners["unix"]._connections
+    return [one.reading for one in list(connections.values()) if one.reading is not None]
+
+
+def share(pool):
+    """From now on threads that wait read the connection of the only worker."""
+    while not readings():
+        assert pool.apply(square, (2,)) == 4
+
+
+@contextlib.contextmanager
+def held_handler_thread():
+    """Until the end of the block the handler thread does nothing."""
+    holds, go = threading.Event(), threading.Event()
+
+    def hold():
+        holds.set()
+        go.wait(TIMEOUT)
+
+    runtime.current().reactor.call_soon(hold)
+    assert holds.wait(TIMEOUT)
+    try:
+        yield
+    finally:
+        assert not go.is_set()
+        go.set()
+
+
+@pytest.fixture
+def pool():
+    with fiber.Pool(1) as pool:
+        share(pool)
+        yield pool
+    pool.join()
+
+
+def test_no_other_thread_of_the_program_takes_part(pool):
+    with held_handler_thread():
+        assert [pool.apply(square, (x,)) for x in range(3)] == [0, 1, 4]
+        with pytest.raises(TypeError, match="multiply sequence"):
+            pool.apply(square, ("text",))
+
+
+def test_an_interrupt_anywhere_harms_no_other_task(pool):
+    for _ in range(20):
+        # classes of values compile what makes them only then
+        pool.apply(square, (2,))
+    was_interrupted, number = True, 0
+    while was_interrupted:
+        number += 1
+        with held_handler_thread():
+            _, was_interrupted = interrupted_while_reading(number, lambda: pool.apply(square, (3,)))
+        for reading in readings():
+            if reading._role.locked():
+                # by an interrupt just behind its acquisition, or before its release: the handler thread
+                # reads from then on, and the places that follow would not be met
+                reading._role.release()
+        with held_handler_thread():
+            # by now a connection that was closed has ended
+            pass
+        assert pool.apply(square, (number,)) == number**2
+        share(pool)
+    assert number > 100
+    pool.close()
+    in_thread(pool.join)()
+
+
+def test_a_worker_that_dies_meanwhile_is_replaced_and_the_task_runs_again(pool, tmp_path):
+    assert pool.apply(die_once, (str(tmp_path / "flag"),)) == "survived"
+    assert pool.apply(square, (3,)) == 9
+
+
+def test_what_is_too_large_or_for_others_comes_by_the_handler_thread(pool):
+    large = bytes(10**7)
+    assert pool.apply(same, (large,)) == large
+    others = pool.map_async(same, range(2000))
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(lambda x: pool.apply(square, (x,)), range(200))) == [
+            x * x for x in range(200)
+        ]
+    assert others.get() == list(range(2000))
+
+
+def test_an_end_of_the_pool_ends_the_wait(pool, tmp_path):
+    begun = tmp_path / "begun"
+
+    def terminate():
+        until(begun.exists)
+        pool.terminate()
+
+    terminated = in_thread(terminate)
+    with pytest.raises(TerminatedError):
+        pool.apply(note_and_nap, (str(begun), 1, 600))
+    terminated()
