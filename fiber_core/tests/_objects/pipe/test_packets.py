@@ -172,7 +172,9 @@ class TestMemories:
     def kept(self, monkeypatch):
         kept = []
         monkeypatch.setattr(memories, "_kept", kept)
+        receive_buffers._most_kept_size.cache_clear()
         yield kept
+        receive_buffers._most_kept_size.cache_clear()
         for memory in kept:
             memory.close()
 
@@ -211,6 +213,33 @@ class TestMemories:
             first.put(pickle.dumps(bytes(2 * INLINE)))
         assert [memory.is_used for memory in kept] == [False]
 
+    def test_what_was_used_last_is_used_again_where_it_is_free_else_what_was_sent_before(
+        self, ends, kept
+    ):
+        def put():
+            ends[0].put(bytes(2 * INLINE))
+            return kept[-1]
+
+        first, second, third = put(), put(), put()
+        content(ends[1].take())
+        assert put() is first
+        for _ in range(3):
+            content(ends[1].take())
+        assert put() is first
+        assert {put(), put()} == {second, third}
+        assert put() not in {first, second, third}
+
+    def test_a_reader_that_stands_still_keeps_the_memory_of_others_from_nobody(self, ends, kept):
+        kept += [memories.Memory() for _ in range(10)]
+        for one in kept:
+            one.is_used = True
+        used = set()
+        for _ in range(10):
+            ends[0].put(bytes(2 * INLINE))
+            used.add(kept[-1])
+            content(ends[1].take())
+        assert len(used) == 1
+
     def test_large_arrays_are_their_receivers_own_and_all_else_is_what_pickle_makes_of_it(
         self, ends
     ):
@@ -244,7 +273,8 @@ class TestMemories:
             ends[0].put(pickle.dumps(bytes(size * INLINE)))
             decode(ends[1].take())
             assert len(memories._maps) <= 2
-        monkeypatch.setattr(memories, "_KEPT_SIZE", 3 * INLINE)
+        monkeypatch.setattr(receive_buffers, "_KEPT_SIZE", 3 * INLINE)
+        monkeypatch.setattr(receive_buffers, "_MOST_KEPT_SIZE", 0)
         ends[0].put(pickle.dumps(b"huge" * INLINE))
         assert decode(ends[1].take()) == b"huge" * INLINE
         assert not memories._maps
@@ -263,7 +293,9 @@ class TestMemories:
         for _ in range(5):
             first.put(bytes(2 * INLINE))
         assert len(kept) == 3
-        monkeypatch.setattr(memories, "_KEPT_SIZE", 3 * INLINE)
+        monkeypatch.setattr(memories, "_LARGEST", 3 * INLINE)
+        monkeypatch.setattr(receive_buffers, "_KEPT_SIZE", 3 * INLINE)
+        monkeypatch.setattr(receive_buffers, "_MOST_KEPT_SIZE", 0)
         before = set(kept)
         first.put(b"huge" * INLINE)
         assert set(kept) == before

@@ -4,6 +4,7 @@ import mmap
 
 import pytest
 
+from fiber._agent import cgroups
 from fiber._objects.pipe import receive_buffers
 from fiber._objects.pipe.receive_buffers import LEAST, allocate
 
@@ -12,7 +13,9 @@ from fiber._objects.pipe.receive_buffers import LEAST, allocate
 def kept(monkeypatch):
     kept = []
     monkeypatch.setattr(receive_buffers, "_kept", kept)
+    receive_buffers._most_kept_size.cache_clear()
     yield kept
+    receive_buffers._most_kept_size.cache_clear()
     assert not receive_buffers._lent
 
 
@@ -54,6 +57,7 @@ def test_it_is_not_used_for_what_is_much_smaller_or_larger(kept):
 
 def test_no_more_is_kept_than_a_limit_the_last_that_was_used(kept, monkeypatch):
     monkeypatch.setattr(receive_buffers, "_KEPT_SIZE", 5 * LEAST)
+    monkeypatch.setattr(receive_buffers, "_MOST_KEPT_SIZE", 0)
     views = [allocate(number * LEAST) for number in (1, 2, 3, 6)]
     while views:
         del views[0]
@@ -66,6 +70,13 @@ def test_no_more_is_kept_than_a_limit_the_last_that_was_used(kept, monkeypatch):
     monkeypatch.setattr(receive_buffers, "_MOST_KEPT", 1)
     del (views := [allocate(LEAST)])[0]
     assert list(map(len, kept)) == [LEAST]
+
+
+@pytest.mark.parametrize("total, most", [(2**10, 64), (6 * 2**10, 96), (2**20, 256)])
+def test_more_is_kept_where_there_is_much_memory(monkeypatch, total, most):
+    monkeypatch.setattr(cgroups, "memory_total", lambda: total)
+    assert not receive_buffers.is_too_much(most * 2**20)
+    assert receive_buffers.is_too_much(most * 2**20 + 1)
 
 
 def test_where_nothing_can_be_mapped_it_is_the_c_librarys(kept, monkeypatch):

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import mmap
+import operator
 import os
 import pickle
 import secrets
@@ -40,9 +41,12 @@ _FREE, _USED = b"\0", b"\1"
 _TAG_AT, _TAG_SIZE = 8, 16
 _COUNT_AT, _COUNT, _PLACE = 24, struct.Struct("=Q"), struct.Struct("=QQ")
 _MOST_PLACES = (_HEAD - _COUNT_AT - _COUNT.size) // _PLACE.size
-#: bytes of memory that a process keeps for its next items, and the fewest and most memfds that have them
-_KEPT_SIZE = 64 * 2**20
-_FEWEST, _MOST = 2, 32
+#: the fewest and most memfds that a process keeps for its next items, and how it looks for a free one: the last
+#: is in the CPU's cache, the first was sent before all others
+_FEWEST, _MOST = 2, 256
+_LOOKS = (-1, 0, 0, 0)
+#: bytes of the largest item whose memory is kept
+_LARGEST = 64 * 2**20
 #: most items in memory that a process has at a time; each is a descriptor
 _ITEMS = 256
 
@@ -110,33 +114,34 @@ class Memory:
 
 # least recently used first; without a lock, which a thread may hold as an item of it is collected
 _kept: list[Memory] = []
+_size_of = operator.attrgetter("size")
 
 
 def take() -> Memory:
-    """Memory for an item: the largest that is kept and that nobody uses, or new."""
-    for found in sorted(_kept, key=lambda one: one.size, reverse=True):
+    """Memory for an item: one that is kept and that nobody uses, or new."""
+    for at in _LOOKS:
         try:
             # before it is looked at: another thread may close what is kept
-            _kept.remove(found)
-        except ValueError:
-            continue
+            found = _kept.pop(at)
+        except IndexError:
+            break
         if not found.is_used:
             found.prepare()
             return found
-        _kept.insert(0, found)
+        _kept.append(found)
     return Memory()
 
 
 def give_back(memory: Memory) -> None:
     """Keep memory for other items, once the receiver of its item, if any, is done with it."""
-    if memory.size > _KEPT_SIZE:
+    if memory.size > _LARGEST:
         memory.close()
         return
     _kept.append(memory)
     # two descriptors each, where Python maps by one of its own
-    most = descriptors.limited_share(32, _MOST)
+    most = descriptors.limited_share(16, _MOST)
     while len(kept := list(_kept)) > _FEWEST and (
-        len(kept) > most or sum(one.size for one in kept) > _KEPT_SIZE
+        len(kept) > most or receive_buffers.is_too_much(sum(map(_size_of, kept)))
     ):
         # another thread may do the same
         with contextlib.suppress(ValueError):
@@ -265,8 +270,8 @@ def _mapped(descriptor: int, size: int) -> mmap.mmap:
         if found is None or len(found) < _HEAD + size:
             found = _mapped_anew(descriptor)
         _maps[tag] = found
-        most = descriptors.limited_share(32, _MOST)
-        while len(_maps) > most or sum(map(len, _maps.values())) > _KEPT_SIZE:
+        most = descriptors.limited_share(16, _MOST)
+        while len(_maps) > most or receive_buffers.is_too_much(sum(map(len, _maps.values()))):
             _maps.popitem(last=False)
         return found
 

@@ -17,8 +17,8 @@ from typing import Any
 #: bytes from which on memory is kept, and up to which: numpy gets memory for larger arrays in huge pages, which
 #: the C library gives out again better than memory that is kept apart from it
 LEAST, MOST = 256 * 2**10, 4 * 2**20 - 1
-#: most bytes of free memory that a process keeps, and pieces
-_KEPT_SIZE, _MOST_KEPT = 64 * 2**20, 64
+#: bytes of free memory that a process may keep, on a host with much memory, and most pieces
+_KEPT_SIZE, _MOST_KEPT_SIZE, _MOST_KEPT = 64 * 2**20, 256 * 2**20, 256
 #: sizes are multiples of it, so that arrays of nearly one size have the same memory
 _GRANULE = 64 * 2**10
 
@@ -59,6 +59,19 @@ def allocate(size: int) -> memoryview:
     return memoryview(lender).cast("B")[:size]
 
 
+def is_too_much(size: int) -> bool:
+    """True for more bytes of free memory than a process keeps, here or for items that it sends."""
+    return size > _KEPT_SIZE and size > _most_kept_size()
+
+
+@functools.cache
+def _most_kept_size() -> int:
+    """A 64th of the memory of the machine, or of its control groups."""
+    from fiber._agent.cgroups import memory_total
+
+    return min(memory_total() * 2**20 // 64, _MOST_KEPT_SIZE)
+
+
 def _again(size: int) -> mmap.mmap | None:
     """Free memory that is not much larger."""
     for one in reversed(list(_kept)):
@@ -78,7 +91,7 @@ def _new(size: int) -> mmap.mmap:
 def _end(loan: Any) -> None:
     _lent.discard(loan)
     _kept.append(loan.memory)
-    while len(kept := list(_kept)) > _MOST_KEPT or sum(map(len, kept)) > _KEPT_SIZE:
+    while len(kept := list(_kept)) > _MOST_KEPT or is_too_much(sum(map(len, kept))):
         # another thread may do the same
         with contextlib.suppress(ValueError):
             _kept.remove(kept[0])
