@@ -84,7 +84,8 @@ class Connection(Handle):
             Exception: what pickling it raised.
             OSError: this end is closed, or only reads.
         """
-        self._check_writable()
+        if self._writer is None or self._closed or fork.is_forked_child():
+            self._check_writable()
         if self._socket is None:
             self._put(encode(obj, auth_domain=self._receiving_domain()))
             return
@@ -263,7 +264,8 @@ class Connection(Handle):
             raise BrokenPipeError(str(error)) from error
 
     def _next(self) -> Item:
-        self._check_readable()
+        if self._reader is None or self._closed or fork.is_forked_child():
+            self._check_readable()
         assert self._reader is not None
         return self._reader.take(True, None)
 

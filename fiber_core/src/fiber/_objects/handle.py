@@ -265,11 +265,7 @@ def encode(value: Any, uses: int = 1, *, auth_domain: str | None = None) -> Item
         Exception: that of pickling it.
     """
     envelope = MessageEnvelope(uses, auth_domain)
-    before = codec.set_envelope(envelope)
-    try:
-        pickled = codec.pickled(value)
-    finally:
-        codec.set_envelope(before)
+    pickled = codec.pickled(value, envelope)
     if envelope.references:
         return ItemWithReferences.of(envelope.references.values(), pickled)
     return pickled

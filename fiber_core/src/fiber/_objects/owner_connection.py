@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from fiber._objects.queue.descriptor_stream import DescriptorStream
     from fiber._objects.store import Store
     from fiber._wire.client import Client, PendingCall
-    from fiber._wire.reading import Action
 
 # not served: its refusal proves that all messages sent before have arrived
 _UNSERVED_TARGET = 2**64 - 1
@@ -104,7 +103,7 @@ class Owner:
         Raises:
             PeerLostError: it is lost.
         """
-        return self._connection().call(target, segments)
+        return (self._client or self._connection()).call(target, segments)
 
     def cast(self, target: int, segments: Sequence[Buffer]) -> None:
         """Send a message without answer.
@@ -112,22 +111,12 @@ class Owner:
         Raises:
             PeerLostError: it is lost.
         """
-        self._connection().cast(target, segments)
+        (self._client or self._connection()).cast(target, segments)
 
-    def wait(
-        self,
-        look: Callable[[Message], Action | None],
-        is_over: Callable[[], bool],
-        timeout: float,
-    ) -> bool:
-        """Read in the handler thread's place, see :meth:`~fiber._wire.client.Client.wait`."""
-        client = self._client
-        return client is not None and client.wait(look, is_over, timeout)
-
-    def wake(self) -> None:
-        """Have the thread in :meth:`wait` look whether it is over."""
-        if self._client is not None:
-            self._client.wake()
+    @property
+    def client(self) -> Client | None:
+        """The connection; None before it is dialled."""
+        return self._client
 
     def on_notice(self, target: int, action: Callable[[Message], None]) -> None:
         """Run ``action`` with each notice about one of its objects, on the handler thread.
@@ -237,11 +226,8 @@ class Owner:
         self._executor.close()
 
     def _connection(self) -> Client:
-        client = self._client
-        if client is None:
-            with self._lock:
-                client = self._client or self._dial()
-        return client
+        with self._lock:
+            return self._client or self._dial()
 
     def _dial(self) -> Client:
         for url in () if self._failed else self._store.best(self.urls):

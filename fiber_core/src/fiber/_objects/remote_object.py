@@ -31,7 +31,11 @@ class RemoteObject:
         self._owner = owner
         self._address = address
         self._shape = address.shape
+        #: name of its owner's auth domain; None for an owner of this run
+        self.auth_domain = address.auth_domain
         self.target = address.target
+        #: sends a message without answer
+        self.cast: Callable[[Sequence[Buffer]], None] = functools.partial(owner.cast, self.target)
         # also held while the owner is sent changes of ends, so that they arrive in order
         self._lock = threading.RLock()
         # True once the last handle was dropped; a new instance takes its place
@@ -48,11 +52,6 @@ class RemoteObject:
     def address(self) -> Address:
         """Address that is pickled."""
         return self._address
-
-    @property
-    def auth_domain(self) -> str | None:
-        """Name of its owner's auth domain; None for an owner of this run."""
-        return self._address.auth_domain
 
     def address_in(self, auth_domain: str | None) -> Address:
         """Address for processes of an auth domain, of this run if None.
@@ -122,10 +121,6 @@ class RemoteObject:
     def call(self, segments: Sequence[Buffer]) -> PendingCall:
         """Send a message that is answered."""
         return self._owner.call(self.target, segments)
-
-    def cast(self, segments: Sequence[Buffer]) -> None:
-        """Send a message without answer."""
-        self._owner.cast(self.target, segments)
 
     def submit(self, action: Callable[[], Any]) -> None:
         """Run an action on the owner's executor."""

@@ -26,7 +26,7 @@ def _acquired_lock() -> threading.Lock:
 def wait_for_wakeup(
     wakeup: threading.Lock,
     timeout: float | None,
-    read: Callable[[float], bool | None] = lambda _: None,
+    read: Callable[[float], bool | None] | None = None,
 ) -> bool:
     """Wait until a wakeup lock is released; False when ``timeout`` seconds have passed.
 
@@ -38,7 +38,7 @@ def wait_for_wakeup(
     """
 
     def wait(turn: float) -> bool:
-        found = read(turn)
+        found = None if read is None else read(turn)
         return wakeup.acquire(timeout=turn) if found is None else found
 
     return in_turns(wait, None if timeout is None else max(timeout, 0.0))
@@ -53,11 +53,6 @@ class WaitingReader(Request):
     item: Item | None = None
     #: wakes the thread where it reads messages itself while it waits
     wake: Callable[[], None] | None = None
-
-    @property
-    def is_over(self) -> bool:
-        """True once it has an answer."""
-        return self.answer is not None
 
     def settle(self, answer: Notice, item: Item | None) -> None:
         """Wake the thread; with the object's lock held."""

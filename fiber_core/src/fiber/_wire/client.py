@@ -246,15 +246,17 @@ class Client:
         if self._reading is None:
             return False
 
+        link = self._link
+
         def look_at(_: int, data: bytearray) -> Action | None:
-            found = None if self._closed else self._link.look(data)
-            action = None if found is None else look(found[0])
-            if found is None or action is None:
+            frame = frames.parse(data)
+            action = look(frame) if frame.is_whole and not self._closed else None
+            if action is None:
                 return None
-            count = found[1]
+            received = link.received + 1
 
             def act() -> None:
-                count()
+                link.received = received
                 action()
 
             return act

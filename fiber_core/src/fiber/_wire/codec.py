@@ -242,21 +242,30 @@ def set_envelope(envelope: Any) -> Any:
     return before
 
 
-def pickled(value: Any) -> bytes:
+def pickled(value: Any, envelope: Any = None) -> bytes:
     """Pickle with nothing out of band, so that the value may change afterwards.
+
+    Args:
+        value: the value.
+        envelope: that of the pickle; the present one of this thread if None.
 
     Raises:
         Exception: raised by the value's pickling, with pickle and then with cloudpickle.
     """
-    if main_by_reference():
-        try:
-            return pickle.dumps(value, 5)
-        except Exception as error:
-            if isinstance(error, RecursionError):
-                raise
-    stream = io.BytesIO()
-    value_pickler()(stream, None).dump(value)
-    return stream.getvalue()
+    before = None if envelope is None else set_envelope(envelope)
+    try:
+        if _main_by_reference or main_by_reference():
+            try:
+                return pickle.dumps(value, 5)
+            except Exception as error:
+                if isinstance(error, RecursionError):
+                    raise
+        stream = io.BytesIO()
+        value_pickler()(stream, None).dump(value)
+        return stream.getvalue()
+    finally:
+        if envelope is not None:
+            _local.envelope = before
 
 
 def pickled_into(make: Callable[[], Stream], value: Any) -> Stream:

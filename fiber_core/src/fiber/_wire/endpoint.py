@@ -29,8 +29,8 @@ __all__ = ["Endpoint", "Listener", "Peer", "Service"]
 class Listener(Protocol):
     """Listening sockets of one transport: ``listener.UnixListener`` or ``nng.NngListener``."""
 
-    #: most unacknowledged frames to a peer; None for no limit
-    window: int | None
+    #: most unacknowledged frames to a peer
+    window: float
 
     @property
     def reading(self) -> Reading | None:
@@ -129,27 +129,27 @@ class Peer:
         with self._lock:
             if not self.alive:
                 return
-            # without a window nothing can wait: as quick as it gets
-            if is_whole and (self._window is None or (not self._waiting and self._has_room)):
+            if is_whole and not self._waiting and self._sent - self._acked < self._window:
+                self._sent += 1
                 self._transmit(kind, target, number, size, segments)
                 return
             self._waiting.extend(frames.split(kind, target, number, segments, max_frame=max_frame))
             self._flush()
 
-    @property
-    def _has_room(self) -> bool:
-        return self._window is None or self._sent - self._acked < self._window
-
     def _flush(self) -> None:
-        while self._waiting and self._has_room:
+        while self._waiting and self._sent - self._acked < self._window:
+            self._sent += 1
             self._transmit(*self._waiting.popleft())
 
     def _transmit(
         self, kind: Kind, target: int, number: int, size: int, pieces: Sequence[frames.Buffer]
     ) -> None:
-        self._sent += 1
         head = frames.header(kind, target=target, id=number, size=size)
-        self._endpoint.transmit(self._listener, self._pipe, head, pieces)
+        try:
+            self._listener.send(self._pipe, head, pieces)
+        except TransportError as error:
+            # closed by another thread, just now
+            log.debug("fiber: a frame could not be sent: %s", error)
 
     def acknowledged(self, ack: int) -> None:
         """Open the window by the frames that the peer has received, as it says in each header.
@@ -206,7 +206,7 @@ class Peer:
         if frame.target != target or frame.kind is Kind.PART or len(frame.body) != frame.size:
             return None
         self.acknowledged(frame.ack)
-        return Message(frame.kind, target, frame.id, frame.body)
+        return frame
 
     def close(self) -> None:
         """Close the connection; services are notified as of any loss."""
@@ -225,8 +225,7 @@ class Peer:
         if self._handshake is None:
             self._handshake = make()
         kind, body = self._handshake.receive(frame)
-        head = frames.header(kind, size=len(body))
-        self._endpoint.transmit(self._listener, self._pipe, head, [body])
+        self._transmit(kind, 0, 0, len(body), [body])
         if kind is Kind.REFUSE:
             self.refused = True
             self.refused_ident, self.refusal = self._handshake.refusal
@@ -417,18 +416,6 @@ class Endpoint:
             peer.mark_closed()
         for listener in list(self._listeners.values()):
             listener.close()
-
-    def transmit(
-        self, listener: Listener, pipe: int, head: bytes, pieces: Sequence[frames.Buffer]
-    ) -> None:
-        """Send one frame; for :class:`Peer`."""
-        if self._closed:
-            return
-        try:
-            listener.send(pipe, head, pieces)
-        except TransportError as error:
-            # closed between the check and the call
-            log.debug("fiber: a frame could not be sent: %s", error)
 
     def cut(self, listener: Listener, pipe: int) -> None:
         """Close one pipe; for :class:`Peer`."""

@@ -35,6 +35,7 @@ from fiber.exceptions import WireError
 VERSION = 1
 MAGIC = b"FB"
 HEADER = struct.Struct("<2sBBIQQQ")
+_HEADER_SIZE = HEADER.size
 
 #: largest frame, and nng's receive limit; a setting may lower it for tests
 MAX_FRAME = 4 * 2**20
@@ -97,15 +98,18 @@ class Message:
 
 
 @values.define
-class Frame:
-    """One parsed frame."""
+class Frame(Message):
+    """One parsed frame; a message as well where it has the whole of it."""
 
-    kind: Kind
+    #: frames that its sender has received
     ack: int
-    target: int
-    id: int
+    #: bytes of the whole message's body; in a PART, the offset of its bytes
     size: int
-    body: memoryview
+
+    @property
+    def is_whole(self) -> bool:
+        """True where it has a whole message."""
+        return len(self.body) == self.size and self.kind is not Kind.PART
 
     @property
     def is_handshake(self) -> bool:
@@ -119,11 +123,10 @@ def parse(data: Buffer) -> Frame:
     Raises:
         WireError: too short, another magic or version, an unknown kind, a body larger than its size.
     """
-    view = memoryview(data)
-    if len(view) < HEADER.size:
-        msg = f"frame of {len(view)} bytes is shorter than a header"
+    if len(data) < _HEADER_SIZE:
+        msg = f"frame of {len(data)} bytes is shorter than a header"
         raise WireError(msg)
-    magic, version, kind, ack, target, number, size = HEADER.unpack_from(view)
+    magic, version, kind, ack, target, number, size = HEADER.unpack_from(data)
     if magic != MAGIC:
         msg = f"frame begins with {magic!r}, expected {MAGIC!r}"
         raise WireError(msg)
@@ -134,11 +137,11 @@ def parse(data: Buffer) -> Frame:
     if known is None:
         msg = f"frame of unknown kind {kind}"
         raise WireError(msg)
-    body = view[HEADER.size :]
-    if known is not Kind.PART and len(body) > size:
+    body = memoryview(data)[_HEADER_SIZE:]
+    if len(body) > size and known is not Kind.PART:
         msg = f"frame has {len(body)} bytes of body, its message {size}"
         raise WireError(msg)
-    return Frame(known, ack, target, number, size, body)
+    return Frame(known, target, number, body, ack, size)
 
 
 def header(kind: Kind, *, ack: int = 0, target: int = 0, id: int = 0, size: int = 0) -> bytes:  # noqa: A002 - the field's name
@@ -207,10 +210,10 @@ class Assembler:
         A sender that was interrupted leaves a message unfinished: a new one with the same number
         replaces it, and of too many, or too large ones, the oldest is dropped.
         """
-        key = (frame.target, frame.id)
+        key = frame.target, frame.id
+        if frame.is_whole:
+            return frame
         if frame.kind is not Kind.PART:
-            if len(frame.body) == frame.size:
-                return Message(frame.kind, frame.target, frame.id, frame.body)
             if not frame.body:
                 msg = f"message {frame.id} begins with an empty frame"
                 raise WireError(msg)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import select
 import threading
 import time
@@ -13,7 +14,7 @@ from fiber._wire import descriptors, frames
 from fiber._wire.frames import Kind, Message
 from fiber._wire.handshake import DialerHandshake, Hello
 from fiber._wire.identity import Credentials
-from fiber._wire.reading import Action, Reading
+from fiber._wire.reading import Reading
 from fiber.exceptions import HandshakeError, PeerLostError, TransportError
 from fiber.model.timing import Timing
 
@@ -179,22 +180,16 @@ class Link:
                 return None
             self.wait(wait)
 
-    def look(self, data: frames.Buffer) -> tuple[Message, Action] | None:
-        """A frame's message, and what is to be done once it is consumed; None where it is not whole.
+    @property
+    def received(self) -> int:
+        """Number of frames that have come."""
+        return self._received
 
-        Raises:
-            WireError: it is malformed.
-        """
-        frame = frames.parse(data)
-        if frame.kind in (Kind.PART, Kind.GRANT) or len(frame.body) != frame.size:
-            return None
-        received = self._received + 1
-
-        def count() -> None:
-            self._received = received
-            self._acknowledge()
-
-        return Message(frame.kind, frame.target, frame.id, frame.body), count
+    @received.setter
+    def received(self, count: int) -> None:
+        self._received = count
+        if count - self._acked >= _ACK_AFTER:
+            self._socket.post(functools.partial(self._head, Kind.GRANT, 0, 0, 0))
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until :meth:`receive` may have a message, or the other side is gone."""
@@ -220,34 +215,26 @@ class Link:
     def _transmit(
         self, kind: Kind, target: int, number: int, size: int, pieces: Sequence[frames.Buffer]
     ) -> None:
-        if self.lost:
+        if self._socket.lost:
             raise PeerLostError(self._gone())
-        taken = 0
-
-        def head() -> bytes:
-            nonlocal taken
-            taken = self._received
-            return frames.header(kind, ack=taken, target=target, id=number, size=size)
-
         try:
-            self._socket.send(head, pieces)
-        except TransportError as error:
-            if self.lost:
+            self._socket.send(functools.partial(self._head, kind, target, number, size), pieces)
+        except BaseException as error:
+            # the acknowledgement in its header comes another way
+            self._acked -= _ACK_AFTER
+            if isinstance(error, TransportError) and self.lost:
                 raise PeerLostError(self._gone()) from error
             raise
-        self._acked = max(self._acked, taken)
+
+    def _head(self, kind: Kind, target: int, number: int, size: int) -> bytes:
+        """The header of a frame that is sent now, which acknowledges what has come."""
+        self._acked = received = self._received
+        return frames.header(kind, ack=received, target=target, id=number, size=size)
 
     def _take(self, data: frames.Buffer) -> Message | None:
-        frame = frames.parse(data)
-        self._received += 1
-        message = self._assembler.feed(frame)
-        self._acknowledge()
+        message = self._assembler.feed(frames.parse(data))
+        self.received += 1
         return message
-
-    def _acknowledge(self) -> None:
-        if self._received - self._acked >= _ACK_AFTER:
-            self._socket.post(lambda: frames.header(Kind.GRANT, ack=self._received))
-            self._acked = self._received
 
     def _handshake(self, credentials: Credentials, hello: Hello, timeout: float) -> Hello:
         handshake = DialerHandshake(credentials, hello)

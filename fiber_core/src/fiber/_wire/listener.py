@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import math
 import os
 import socket
 import sys
@@ -88,7 +89,7 @@ class UnixListener:
         pause: seconds without accepting after there was no descriptor for a connection.
     """
 
-    window: int | None = None
+    window = math.inf
     #: each connection has its own
     reading: None = None
 

@@ -53,7 +53,10 @@ _UNPROVEN_SHARE, _MAX_UNPROVEN = 4, 1024
 #: most processor time that checks of them may take (fraction), and while they are many
 _LOAD, _LOAD_BUSY = 0.005, 0.1
 # ends the routing header of a request; the other bits would be a request id of nng's own
-_END = 0x80000001
+_END = b"\x80\0\0\1"
+# bytes up to which the pieces of a frame are joined: each piece is a call of nng's
+_JOIN_BELOW = 16 * 2**10
+_MESSAGE = ffi.typeof("nng_msg **")
 # first bytes of a dialer's pipe: REQ0 of the SP protocols
 _GREETING = b"\0SP\0\0\x30\0\0"
 _tuned = False
@@ -221,7 +224,7 @@ class RawSocket:
         self._lock = threading.Lock()
         # where nng puts the next message, and the frame that was received and not consumed: together,
         # since an interrupt may come between any two instructions
-        self._state: tuple[Any, tuple[int, bytearray] | None] = ffi.new("nng_msg **"), None
+        self._state: tuple[Any, tuple[int, bytearray] | None] = ffi.new(_MESSAGE), None
         #: descriptor that is readable whenever :meth:`receive` has a frame
         self.fd: int = self._socket.recv_fd
         # keeps TLS configurations alive as long as nng may use them
@@ -253,15 +256,17 @@ class RawSocket:
             return frame
         if not holder[0]:
             code = lib.nng_recvmsg(self._raw, holder, lib.NNG_FLAG_NONBLOCK)
-            if code == lib.NNG_EAGAIN:
+            if code:
+                if code != lib.NNG_EAGAIN:
+                    check(code)
                 return None
-            check(code)
         message = holder[0]
-        pipe = lib.nng_pipe_id(lib.nng_msg_get_pipe(message))
+        # with a listener it begins with the pipe's number; a dialer has one pipe
+        pipe = int.from_bytes(ffi.buffer(lib.nng_msg_header(message), 4), "big")
         # writable, since arrays are made of it without another copy
         body = bytearray(ffi.buffer(lib.nng_msg_body(message), lib.nng_msg_len(message)))
         frame = pipe, body
-        self._state = ffi.new("nng_msg **"), frame
+        self._state = ffi.new(_MESSAGE), frame
         lib.nng_msg_free(message)
         return frame
 
@@ -288,21 +293,30 @@ class RawSocket:
         self._socket.__dict__.pop("_socket", None)
 
 
-def build(pipe: int | None, head: bytes, pieces: Sequence[frames.Buffer]) -> Any:
-    """Make an nng message; the caller frees it unless nng accepts it."""
+def build(route: bytes, head: bytes, pieces: Sequence[frames.Buffer]) -> Any:
+    """Make an nng message; the caller frees it unless nng accepts it.
+
+    Args:
+        route: nng's own header.
+        head: the frame's.
+        pieces: its body.
+    """
     fork.check()
-    holder = ffi.new("nng_msg **")
-    check(lib.nng_msg_alloc(holder, 0))
+    size = len(head) + sum(map(len, pieces))
+    holder = ffi.new(_MESSAGE)
+    if code := lib.nng_msg_alloc(holder, 0):
+        check(code)
     message = holder[0]
     try:
-        check(lib.nng_msg_reserve(message, len(head) + sum(map(len, pieces))))
-        check(lib.nng_msg_append(message, head, len(head)))
-        for piece in pieces:
-            if len(piece):
-                check(lib.nng_msg_append(message, ffi.from_buffer(piece), len(piece)))
-        if pipe is not None:
-            check(lib.nng_msg_header_append_u32(message, pipe))
-        check(lib.nng_msg_header_append_u32(message, _END))
+        code = lib.nng_msg_header_append(message, route, len(route))
+        if size <= _JOIN_BELOW:
+            code = code or lib.nng_msg_append(message, b"".join((head, *pieces)), size)
+        else:
+            code = code or lib.nng_msg_reserve(message, size)
+            for piece in (head, *pieces):
+                code = code or lib.nng_msg_append(message, ffi.from_buffer(piece), len(piece))
+        if code:
+            check(code)
     except BaseException:
         lib.nng_msg_free(message)
         raise
@@ -357,7 +371,7 @@ class RawListener(RawSocket):
 
     def send(self, pipe: int, head: bytes, pieces: Sequence[frames.Buffer]) -> None:
         """Send one frame to a peer; nothing happens where the pipe is gone."""
-        message = build(pipe, head, pieces)
+        message = build(pipe.to_bytes(4, "big") + _END, head, pieces)
         # never blocks: nng drops what a pipe has no room for, which the window prevents
         code = lib.nng_sendmsg(self._raw, message, 0)
         if code:
@@ -469,7 +483,7 @@ class NngListener:
     """
 
     #: most unacknowledged frames to a peer; nng would drop more
-    window: int | None = frames.WINDOW
+    window: float = frames.WINDOW
 
     def __init__(
         self,
@@ -500,7 +514,10 @@ class NngListener:
             max_frame=max_frame,
             check_interval=timing.nng_check,
         )
-        self._reading = Reading(self._socket, reactor, self._readable)
+        #: see :meth:`RawListener.send`
+        self.send = self._socket.send
+        #: its reading, in which threads that wait take part
+        self.reading = Reading(self._socket, reactor, self._readable)
 
     def listen(self, url: str, credentials: Credentials) -> str:
         """See :meth:`RawListener.listen`."""
@@ -521,21 +538,12 @@ class NngListener:
         if self._trusted is not None:
             self._trusted.add(pipe)
 
-    def send(self, pipe: int, head: bytes, pieces: Sequence[frames.Buffer]) -> None:
-        """See :meth:`RawListener.send`."""
-        self._socket.send(pipe, head, pieces)
-
     def wait(self, pipe: int, look: Look, is_over: Callable[[], bool], timeout: float) -> bool:
         """Return False: of one pipe alone nothing can be received."""
         return False
 
     def wake(self, pipe: int) -> None:
         """Nothing to do: nobody waits for one pipe."""
-
-    @property
-    def reading(self) -> Reading:
-        """Its reading, in which threads that wait take part."""
-        return self._reading
 
     def close_pipe(self, pipe: int) -> None:
         """Close one pipe."""
@@ -556,7 +564,7 @@ class NngListener:
         if self._closed:
             return
         self._closed = True
-        self._reading.stop()
+        self.reading.stop()
         self._reactor.call_and_wait(self._stop_checking)
         self._socket.close()
 
@@ -618,7 +626,7 @@ class NngListener:
         self._on_opened(pipe)
 
     def _readable(self) -> None:
-        with self._reading.lock:
+        with self.reading.lock:
             # with the one that was looked at
             for _ in range(BACKLOG + 1):
                 try:
@@ -817,7 +825,7 @@ class NngDialer(RawSocket):
         waiter = None
         try:
             with self._order:
-                message = build(None, head(), pieces)
+                message = build(_END, head(), pieces)
                 code = self._offer(message)
                 if not code:
                     return
@@ -852,7 +860,7 @@ class NngDialer(RawSocket):
         it: a non-blocking send while another is under way leaves it with dangling pointers.
         """
         with self._order:
-            message = build(None, head(), ())
+            message = build(_END, head(), ())
             code = self._offer(message)
             if code:
                 lib.nng_msg_free(message)

@@ -114,17 +114,33 @@ class Reading:
             False where the handler thread reads: it has to be waited for in another way.
         """
         # an interrupt right behind the acquisition leaves all reading to the handler thread for good
-        may_read = not self._is_stopped and not fork.is_forked_child()
+        may_read = not (self._is_stopped or fork.is_forked_child())
         if sys.platform == "linux" and may_read and self._role.acquire(blocking=False):
             try:
                 self._gate.modify(self._source.fd, 0)
-                return self._lead(look, is_over, timeout)
+                end = time.monotonic() + timeout
+                while True:
+                    # before the looks: whoever ends the wait from now on wakes it
+                    self._polls = True
+                    if is_over() or self._is_stopped:
+                        break
+                    ready = self._poll.poll(max(0.0, 1000 * (end - time.monotonic())))
+                    self._polls = False
+                    if not ready:
+                        break
+                    if ready[-1][0] == self._wake_read:
+                        drained(self._wake_read)
+                    elif not self._take(look):
+                        self._reactor.call_soon(self._read)
+                        return False
             except BaseException as error:
                 # an interrupt; a frame may have been received, for which no descriptor is readable any more
                 self._reactor.call_soon(self._read)
                 if _is_closed(error):
                     return False
                 raise
+            else:
+                return True
             finally:
                 # nothing of Python's before it, in which an interrupt could prevent it
                 try:
@@ -133,7 +149,10 @@ class Reading:
                     if not _is_closed(error):
                         raise
                 finally:
-                    self._leave()
+                    self._polls = False
+                    self._role.release()
+                    if self._is_stopped:
+                        self._close()
         return False
 
     def wake(self) -> None:
@@ -152,25 +171,6 @@ class Reading:
         for fd in self._watched:
             self._reactor.remove_reader(fd)
         self._close()
-
-    def _lead(self, look: Look, is_over: Callable[[], bool], timeout: float) -> bool:
-        left, end = timeout, time.monotonic() + timeout
-        while True:
-            # before the looks: whoever ends the wait from now on wakes it
-            self._polls = True
-            if is_over() or self._is_stopped:
-                return True
-            ready = self._poll.poll(1000 * left)
-            self._polls = False
-            if not ready:
-                return True
-            left = max(0.0, end - time.monotonic())
-            if ready[-1][0] == self._wake_read:
-                drained(self._wake_read)
-                continue
-            if not self._take(look):
-                self._reactor.call_soon(self._read)
-                return False
 
     def _take(self, look: Look) -> bool:
         """Take up the next frame, if there is one; False where that is for the handler thread."""
@@ -194,12 +194,6 @@ class Reading:
                     action()
                 raise
             return True
-
-    def _leave(self) -> None:
-        self._polls = False
-        self._role.release()
-        if self._is_stopped:
-            self._close()
 
     def _close(self) -> None:
         """Close its own descriptors, unless a thread reads, which closes them when it is over."""

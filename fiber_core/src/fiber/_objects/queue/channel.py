@@ -124,8 +124,9 @@ class LocalReader:
             return None
         waiting_reader.wake = endpoint.wake
         look = functools.partial(channel.look, self._direction, waiting_reader)
-        has_read = endpoint.wait(channel.target, look, lambda: waiting_reader.is_over, seconds)
-        return waiting_reader.is_over if has_read else None
+        if endpoint.wait(channel.target, look, lambda: waiting_reader.answer is not None, seconds):
+            return waiting_reader.answer is not None
+        return None
 
     def _forget(self, waiting_reader: WaitingReader) -> None:
         if waiting_reader.answer is None:
@@ -163,7 +164,8 @@ class LocalWriter:
                 return
             delivery = state.deliver_now(item)
             if delivery is not None:
-                channel.execute(self._direction, [delivery])
+                channel.deliver(self._direction, delivery)
+                channel.changed(self._direction)
                 return
             waiting_writer = WaitingWriter(None, deque((item,)), wait=block)
             channel.execute(self._direction, state.offer(waiting_writer))
@@ -260,7 +262,7 @@ class Channel(OwnedObject):
         for one in commands:
             match one:
                 case Deliver():
-                    self._deliver(direction, one)
+                    self.deliver(direction, one)
                 case Accepted():
                     self._answer_offer(Outcome.ACCEPTED, direction, one.offer)
                 case Nothing():
@@ -409,10 +411,14 @@ class Channel(OwnedObject):
         else:
             super()._on_request(peer, message, op)
 
+    @functools.cached_property
+    def _run_endpoint(self) -> Endpoint:
+        return self._store.node.endpoint
+
     @property
     def endpoint(self) -> Endpoint | None:
         """Where its messages come; None while none do."""
-        return self._store.node.endpoint if self.target else None
+        return self._run_endpoint if self.target else None
 
     def look(
         self, direction: int, reader: WaitingReader, peer: Peer, message: Message
@@ -490,7 +496,8 @@ class Channel(OwnedObject):
 
     # -- executing commands
 
-    def _deliver(self, direction: int, one: Deliver) -> None:
+    def deliver(self, direction: int, one: Deliver) -> None:
+        """Send items to the reader that asked for them."""
         request = one.request
         if isinstance(request, WaitingReader):
             request.settle(Notice.ITEMS, one.items[0] if one.items else None)
@@ -527,7 +534,7 @@ class Channel(OwnedObject):
         if not peer.alive:
             return
         writer = peer, direction
-        counts = self._counts.setdefault(writer, [0, 0, 0])
+        counts = self._counts.get(writer) or self._counts.setdefault(writer, [0, 0, 0])
         counts[0] += 1
         counts[2] += size
         is_small = self.shape.ends > 1 and counts[2] < protocol.SMALL_BYTES // 2

@@ -27,6 +27,8 @@ from fiber.exceptions import WireError
 _HEAD = struct.Struct("<II")
 _LENGTH = struct.Struct("<I")
 _MEMORY_REFERENCE = struct.Struct("<QQ")
+#: head of a batch of one item that is not marked
+_ONE = struct.Struct("<IIQ")
 #: batches with smaller items on average are copied once and sliced: quicker than views
 _SMALL = 4096
 #: bytes from which on an item is a segment of its own; smaller ones are joined
@@ -150,6 +152,9 @@ def count_to_none(returned: Iterable[tuple[int, Item]], fresh: Iterable[Item], c
 
 def pack(items: Sequence[Item]) -> list[Buffer]:
     """Make the segments of a batch."""
+    first = items[0] if len(items) == 1 else None
+    if first is not None and not isinstance(first, ItemWithReferences) and len(first) < _LARGE:
+        return [b"".join((_ONE.pack(1, 0, len(first)), first))]
     lengths = list(map(len, items))
     marked = [n for n, item in enumerate(items) if type(item) in _MARKED]
     count = len(lengths)
@@ -177,6 +182,9 @@ def unpack(body: memoryview) -> list[Item]:
     Raises:
         WireError: it is malformed.
     """
+    size = len(body) - _ONE.size
+    if 0 <= size < _SMALL and _ONE.unpack_from(body) == (1, 0, size):
+        return [bytes(body[_ONE.size :])]
     try:
         count, marked = _HEAD.unpack_from(body)
         start = _HEAD.size + 8 * count + 4 * marked

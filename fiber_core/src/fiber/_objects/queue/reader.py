@@ -183,12 +183,13 @@ class RemoteReader:
     def _lead(self, ask: _PendingRequest, seconds: float) -> bool:
         """Read the owner's messages until a request is answered; False where others read them."""
         self._leading += 1
+        self._lock.release()
         try:
-            with self._unlocked():
-                return self._remote.wait(
-                    self, lambda: self._is_ready or self._request is not ask, seconds
-                )
+            return self._remote.wait(
+                self, lambda: self._request is not ask or self._is_ready, seconds
+            )
         finally:
+            self._lock.acquire()
             self._leading -= 1
 
     def wake(self) -> None:
@@ -324,10 +325,12 @@ class RemoteReader:
                 self._fewest = _FEW_IN_MEMORY if type(items[-1]) is ItemInMemory else 1
             elif notice == Notice.END:
                 self._ended = True
+            if self._waiting > self._leading:
+                self._changed.notify_all()
+            if self._ready_fd is None:
+                return
             self._update_ready_fd()
-            self._changed.notify_all()
-            idle = self._request is None and not self._waiting and not self._is_notified
-            stand = self._ready_fd is not None and idle
+            stand = self._request is None and not self._waiting and not self._is_notified
         if stand:
             self._remote.submit(self._request_standing)
 

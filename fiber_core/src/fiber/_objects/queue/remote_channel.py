@@ -225,7 +225,7 @@ class RemoteWriter:
         """Send pending items as far as the window allows; False where the owner is lost."""
         while self._wire.acquire(blocking=block):
             try:
-                while (batch := self._next(window=window)) is not None:
+                while self._pending and (batch := self._next(window=window)) is not None:
                     items = self._remote.sent(batch) if self._has_memory else batch
                     self._remote.cast([self._head, *messages.pack(items)])
                     self._sent_at = time.perf_counter()
@@ -234,8 +234,10 @@ class RemoteWriter:
                 return False
             finally:
                 self._wire.release()
+            # items put in between found `_wire` taken
+            if not self._pending:
+                break
             with self._lock:
-                # items put in between found `_wire` taken
                 if not self._pending or (window and self._is_window_full):
                     break
         return True
@@ -417,33 +419,32 @@ class RemoteChannel(RemoteObject):
     def look(self, reader: RemoteReader, message: Message) -> Action | None:
         """What a thread that waits for a reader's items does with a message; None for others'."""
         body = message.body
-        if message.kind is not Frame.CAST or message.target != self.target:
+        if message.kind is not Frame.CAST or message.target != self.target or not body:
             return None
-        notice, direction = protocol.read(protocol.NOTICE, body)
-        if notice == Notice.TAKEN:
+        if body[0] == Notice.TAKEN:
+            _, direction, count = protocol.read(protocol.TAKEN, body)
             writer = self._writers.get(direction)
-            count = protocol.read(protocol.TAKEN, body)[2]
             return None if writer is None else functools.partial(writer.on_acknowledged, count)
-        if notice != Notice.ITEMS or reader is not self._readers.get(direction):
+        if body[0] != Notice.ITEMS or self._owner.descriptor_stream is not None:
             return None
-        _, _, session, kept, first = protocol.read(protocol.ANSWER, body)
+        notice, direction, session, kept, first = protocol.read(protocol.ANSWER, body)
         batch = body[protocol.ANSWER.size :]
-        if (
-            session != reader.session
-            or self._owner.descriptor_stream is not None
-            or len(batch) >= memories.LARGE
-        ):
+        is_mine = reader is self._readers.get(direction) and reader.session == session
+        if not is_mine or len(batch) >= memories.LARGE:
             return None
         items = messages.unpack(batch)
         return functools.partial(reader.on_answer, notice, bool(kept), first, items)
 
     def wait(self, reader: RemoteReader, is_over: Callable[[], bool], timeout: float) -> bool:
         """Read the owner's messages in the handler thread's place while a thread waits for a reader's items."""
-        return self._owner.wait(functools.partial(self.look, reader), is_over, timeout)
+        client = self._owner.client
+        look = functools.partial(self.look, reader)
+        return client is not None and client.wait(look, is_over, timeout)
 
     def wake(self) -> None:
         """Have the thread in :meth:`wait` look whether it is over."""
-        self._owner.wake()
+        if self._owner.client is not None:
+            self._owner.client.wake()
 
     def on_notice(self, message: Message) -> None:
         """Take a message of the owner that is no reply."""

@@ -343,26 +343,31 @@ class QueueState:
 
     def deliver_now(self, item: Item) -> Deliver | None:
         """Deliver an item to the only reader, which waits; None where it is not so simple."""
-        waiting = self._waiting
-        if len(waiting) != 1 or self._is_shared or self.available or self.window.waiting:
+        if len(self._waiting) != 1 or self._fresh or self._returned_items or self._is_shared:
             return None
-        request = waiting[0]
-        if request.reader is None or request.peek or self.window.maxsize or self.readers_gone:
+        request, window = self._waiting[0], self.window
+        if request.reader is None or request.peek or window.waiting or window.maxsize:
+            return None
+        if self.readers_gone:
             return None
         first = self._in_flight[request.reader].deliver([(self._first, item)])
         self._first += 1
-        waiting.clear()
         request.max_items -= 1
-        request.kept = self._stays_open(request, [item])
-        if request.kept:
-            waiting.append(request)
+        request.kept = self._may_stay(request, len(item))
+        if not request.kept:
+            self._waiting.clear()
         return Deliver(request, first, [item], request.kept)
 
     def wait_now(self, request: Request) -> bool:
         """Have a thread of the owner wait for the next item; False where it is not so simple."""
-        if self._waiting or self._in_flight or self.available or self.window.waiting:
+        if self._waiting or self._in_flight or self._fresh or self._returned_items:
             return False
-        if self.writers_gone or self.pollers.owner_polls or request.mode is not Mode.WAIT:
+        if (
+            self.window.waiting
+            or self.writers_gone
+            or self.pollers.owner_polls
+            or request.mode is not Mode.WAIT
+        ):
             return False
         self._waiting.append(request)
         return True
@@ -382,7 +387,9 @@ class QueueState:
     def pass_on(self, request: Request) -> bool:
         """Remove the only request that waits, for an item that comes next; False where it is not so."""
         waiting = self._waiting
-        if len(waiting) != 1 or waiting[0] is not request or self.available or self.window.waiting:
+        if len(waiting) != 1 or waiting[0] is not request or self.window.waiting:
+            return False
+        if self._fresh or self._returned_items:
             return False
         waiting.clear()
         # as if it had been in the queue
@@ -583,8 +590,12 @@ class QueueState:
     def _stays_open(self, request: Request, items: list[Item]) -> bool:
         """True where the only reader is to get the next items without another request."""
         alone = not (self._is_shared or self._waiting or self.available)
-        small = request.max_items > 0 and sum(map(len, items)) <= _KEEP_OPEN_BYTES
-        return alone and small and request.mode is not Mode.NOWAIT
+        return alone and self._may_stay(request, sum(map(len, items)))
+
+    @staticmethod
+    def _may_stay(request: Request, size: int) -> bool:
+        small = request.max_items > 0 and size <= _KEEP_OPEN_BYTES
+        return small and request.mode is not Mode.NOWAIT
 
     def _count_for(self, request: Request) -> int:
         """Items to deliver for a request: a fair share among readers, limited in bytes."""
