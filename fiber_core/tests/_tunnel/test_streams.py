@@ -51,6 +51,17 @@ def test_a_channel_that_was_given_up_hears_no_more(sides, channel):
     assert one.reset(channel) == one.grant(channel, 1) == []
 
 
+def test_numbers_of_channels_begin_again_with_those_that_are_free(sides, channel):
+    one, other = sides
+    one._next_channel = 2**32 - 1
+    for expected in (2**32 - 1, 3, 5):
+        found, frames = one.open("again")
+        assert [event.channel for event in carry(frames, other)] == [found] == [expected]
+    assert [event.body for event in carry(one.send_data(2**32 - 1, b"abc"), other)] == [b"abc"]
+    assert carry(other.reset(3), one)[0].channel == 3
+    assert other.room(3) == 0
+
+
 def test_what_was_acknowledged_is_not_sent_again(sides, channel):
     one, other = sides
     carry(one.send_data(channel, b"abc"), other)

@@ -19,7 +19,7 @@ from attrs import evolve
 from fiber._base.threads import SharedLoop
 from fiber._tunnel import server as module
 from fiber._tunnel import tunnel as tunnel_module
-from fiber._tunnel.mux import PING, Kind, Mux, Resumption
+from fiber._tunnel.mux import MAX_DATA, PING, Kind, Mux, Resumption
 from fiber._tunnel.server import TunnelServer
 from fiber._tunnel.stream import Records, TunnelStream, dialer_handshake, listener_handshake
 from fiber._tunnel.tunnel import Tunnel
@@ -620,6 +620,66 @@ def test_an_end_may_find_room_for_all_that_still_waits(loop, tunnel_to, pair):
         got += len(piece)
     assert got == sent
     assert tunnel.is_idle
+
+
+class SlowOtherSide(OtherSide):
+    """A stream that takes bytes when it is told to."""
+
+    def write(self, frames):
+        frames = list(frames)
+        self.waiting += sum(len(head) + len(body) for head, body in frames)
+        super().write(frames)
+
+    def take(self):
+        """There is room for all that waits."""
+        self.waiting = 0
+        self.on_room()
+
+
+def test_connections_with_much_to_send_have_turns_and_a_small_message_waits_for_none(
+    loop, tunnel_to
+):
+    tunnel = tunnel_to(nobody)
+    other = SlowOtherSide(tunnel)
+    with contextlib.ExitStack() as opened:
+        near, senders = [], 20
+        for number in range(senders + 1):
+            ends = [opened.enter_context(one) for one in socket.socketpair()]
+            near.append(ends[0])
+            tunnel.open(str(number), ends[1])
+        channels = [event.channel for event in other.heard_of if event.kind is Kind.OPEN]
+        other.heard_of.clear()
+
+        def fill():
+            for one in near[:senders]:
+                one.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    while True:
+                        one.send(bytes(MAX_DATA))
+
+        def work():
+            for _ in range(10):
+                loop.run_once(loop.now())
+
+        fill()
+        work()
+        congested = other.waiting
+        near[senders].send(b"x")
+        work()
+        assert other.heard_of[-1].body == b"x"
+        assert MAX_DATA < congested <= other.waiting < 6 * MAX_DATA
+
+        for _ in range(50):
+            other.take()
+            fill()
+            work()
+        sent = collections.Counter()
+        for event in other.heard_of:
+            sent[event.channel] += len(event.body)
+        # no more than a turn or two apart
+        counts = [sent[channel] for channel in channels[:senders]]
+        assert max(counts) - min(counts) <= 2 * MAX_DATA
+        assert min(counts) > 5 * MAX_DATA
 
 
 def test_where_there_is_no_descriptor_the_other_side_is_told(tunnel_to):

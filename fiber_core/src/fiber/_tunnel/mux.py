@@ -8,7 +8,7 @@ send what is missing again on the next stream. So the frames arrive in order and
     frames = mux.resume(received)           on another stream: what was lost with the last one
 
 A connection is a *channel*; the side that opens it chooses its number, the client odd ones and the
-server even ones. Bytes are sent as far as the other side has granted, so that a connection that
+server even ones, and begins again with the lowest that is free once it has used up all. Bytes are sent as far as the other side has granted, so that a connection that
 nobody reads holds up no other one, as in HTTP/2 (RFC 9113, section 5.2)::
 
     B  kind     see Kind
@@ -43,6 +43,8 @@ _ACK_FRAMES = 128
 _ACK_BYTES = 256 * 2**10
 #: bytes of memory that a frame takes beside its body
 _FRAME = 200
+#: numbers of channels are less
+_CHANNELS = 2**32
 #: most characters of a reason, and bytes of a route
 _MAX_TEXT = 1024
 
@@ -141,8 +143,10 @@ class Mux:
         #: bytes of memory that frames take which were not acknowledged
         self.kept = 0
         self._channels: dict[int, _Channel] = {}
-        self._next_channel = 1 if is_client else 2
+        self._first_channel = self._next_channel = 1 if is_client else 2
         self._last_of_theirs = 0
+        # True once all numbers have been used, by this side and by the other one
+        self._is_wrapped = self._is_theirs_wrapped = False
         # frames that were not acknowledged, and their numbers
         self._kept: deque[Frame] = deque()
         self._first = self._next = 0
@@ -153,7 +157,11 @@ class Mux:
     def open(self, route: str) -> tuple[int, list[Frame]]:
         """Open a channel to a route; bytes may follow at once."""
         channel = self._next_channel
-        self._next_channel += 2
+        while channel in self._channels or channel >= _CHANNELS:
+            # after two thousand million connections those that are left over are few
+            self._is_wrapped = self._is_wrapped or channel >= _CHANNELS
+            channel = self._first_channel if channel >= _CHANNELS else channel + 2
+        self._next_channel = channel + 2
         self._channels[channel] = _Channel()
         return channel, self._keep(Kind.OPEN, channel, route.encode())
 
@@ -255,7 +263,10 @@ class Mux:
     def _of_channel(self, kind: Kind, channel: int, body: bytes) -> Event | None:
         if kind is Kind.OPEN:
             is_theirs = channel and (channel - self._next_channel) % 2
-            if not is_theirs or channel <= self._last_of_theirs:
+            has_wrapped = self._last_of_theirs - channel > _CHANNELS // 2
+            self._is_theirs_wrapped |= has_wrapped
+            is_new = channel > self._last_of_theirs or has_wrapped
+            if not is_theirs or not is_new or channel in self._channels:
                 msg = f"channel {channel} of a tunnel is opened, which is not theirs to open"
                 raise WireError(msg)
             self._last_of_theirs = channel
@@ -264,9 +275,9 @@ class Mux:
         found = self._channels.get(channel)
         if found is None:
             is_mine = (channel - self._next_channel) % 2 == 0
-            if not channel or channel > (
-                self._next_channel - 2 if is_mine else self._last_of_theirs
-            ):
+            last = self._next_channel - 2 if is_mine else self._last_of_theirs
+            is_any = self._is_wrapped if is_mine else self._is_theirs_wrapped
+            if not channel or (channel > last and not is_any):
                 msg = f"{kind.name} for channel {channel} of a tunnel, which was never opened"
                 raise WireError(msg)
             # given up here, while it was on its way

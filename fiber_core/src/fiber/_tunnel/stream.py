@@ -36,6 +36,9 @@ _CONTEXT = b" tunnel 3 into "
 _CODE = 32
 _NUMBER = struct.Struct("<Q")
 _JOIN_BELOW = 4 * 2**10
+#: bytes that the system takes beyond those that are on their way
+_UNSENT = 128 * 2**10
+_TCP_NOTSENT_LOWAT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 #: bytes of the largest frame, its head and code included
 _MAX_RECORD = MAX_DATA + 256
 
@@ -141,6 +144,9 @@ class TunnelStream:
         if sock.family != socket.AF_UNIX:
             # a small frame must not wait until the other side has acknowledged the one before
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if _TCP_NOTSENT_LOWAT is not None:
+                # what the system holds back is in front of every message that comes later
+                sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, _UNSENT)
         self._buffered = Buffered(
             reactor,
             sock,

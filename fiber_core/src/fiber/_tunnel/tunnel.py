@@ -16,10 +16,13 @@ from fiber.model.timing import Timing
 
 __all__ = ["Tunnel"]
 
-#: bytes that wait for the stream, from which on no connection is read: what one has to send waits
-#: behind that of all others
+#: bytes that wait for the stream, from which on connections are read in turn: what one has to send
+#: waits behind that of all others
 _CONGESTED = 256 * 2**10
-#: bytes that were not acknowledged, from which on none is read either: they are kept in memory
+#: bytes that are read of a connection without a turn, so that a small message is not behind large
+#: ones; one that has as many has more to send
+_SMALL = 8 * 2**10
+#: bytes that were not acknowledged, from which on no connection is read: they are kept in memory
 _FULL = 32 * 2**20
 #: bytes taken by a connection before the other side is granted as many again
 _GRANT = WINDOW // 4
@@ -83,7 +86,12 @@ class Tunnel:
         self._mux: Mux
         self._session = b""
         self._renew()
-        self._congested = False
+        # no connection is read
+        self._full = False
+        # connections with much to send, the one first that was not read for longest; and those of
+        # them whose turn comes later
+        self._bulk: dict[_Connection, None] = {}
+        self._turns: dict[_Connection, None] = {}
         self._probe: Callable[[], None] = lambda: None
 
     @property
@@ -199,7 +207,7 @@ class Tunnel:
             event = self._mux.receive(frame)
             if event is not None:
                 self._act(event)
-            elif self._congested:
+            elif self._full:
                 # the other side may have acknowledged what is kept
                 self._regulate()
         except WireError:
@@ -300,10 +308,12 @@ class Tunnel:
 
     def _from_local(self, one: _Connection, data: bytes) -> None:
         self._send(self._mux.send_data(one.channel, data))
+        self._bulk.pop(one, None)
+        if len(data) >= _SMALL:
+            # the last to have had its turn
+            self._bulk[one] = None
+        self._regulate()
         self._regulate_one(one)
-        if self._is_full() and not self._congested:
-            # after this round, in which the others have their turn
-            self._reactor.call_soon(self._regulate)
 
     def _local_ended(self, one: _Connection, error: OSError | None) -> None:
         if error is not None:
@@ -322,21 +332,32 @@ class Tunnel:
         self._check(one)
 
     def _regulate(self) -> None:
-        """Read connections no faster than the stream takes their bytes, and the other side has them."""
-        congested = self._is_full()
-        if congested is not self._congested:
-            self._congested = congested
+        """Read connections no faster than the stream takes their bytes, and the other side has them.
+
+        While the stream is congested, those with much to send are read in turn, no more of them at
+        once than fill it.
+        """
+        full = self._mux.kept >= _FULL
+        if full is not self._full:
+            self._full = full
             for one in list(self._connections.values()):
                 self._regulate_one(one)
-
-    def _is_full(self) -> bool:
-        waiting = 0 if self._stream is None else self._stream.waiting
-        return waiting >= _CONGESTED or self._mux.kept >= _FULL
+        room = _CONGESTED - (0 if self._stream is None else self._stream.waiting)
+        before = self._turns
+        if room <= 0:
+            self._turns = dict(self._bulk)
+        elif before:
+            self._turns = dict.fromkeys([*before][-(-room // MAX_DATA) :])
+            if self._turns:
+                # those before them may have nothing to send now
+                self._reactor.call_soon(self._regulate)
+        for one in before.keys() ^ self._turns.keys():
+            self._regulate_one(one)
 
     def _regulate_one(self, one: _Connection) -> None:
         room = self._mux.room(one.channel)
-        one.socket.read_size = min(room, MAX_DATA)
-        one.socket.read(bool(room) and not self._congested)
+        one.socket.read_size = min(room, MAX_DATA if one in self._bulk else _SMALL)
+        one.socket.read(bool(room) and not self._full and one not in self._turns)
 
     def _check(self, one: _Connection) -> None:
         # it may have broken meanwhile, and be forgotten
@@ -364,6 +385,8 @@ class Tunnel:
     def _forget(self, one: _Connection) -> None:
         if self._connections.pop(one.channel, None) is None:
             return
+        self._bulk.pop(one, None)
+        self._turns.pop(one, None)
         one.socket.close()
         if self.is_idle:
             self._on_idle()
