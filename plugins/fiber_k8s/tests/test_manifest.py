@@ -6,7 +6,7 @@ import pytest
 from kubernetes import client as models
 
 import k8s_world
-from fiber.backend_parts.privileges import UNNEEDED_CAPABILITIES
+from fiber.backend_parts.containers import UNNEEDED_CAPABILITIES
 from fiber.exceptions import SubmitError
 from fiber.model import ResourceRequest, Volume
 from fiber_k8s.manifest import CONTAINER, PodContext

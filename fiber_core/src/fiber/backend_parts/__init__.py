@@ -1,6 +1,7 @@
 """Building blocks for backends, shared by plugins; the core uses some of them itself.
 
 * ``address``: address at which a process listens for peers on other hosts, behind mutual TLS.
+* ``containers``: what backends that run containers have in common.
 * ``feed``: :class:`~fiber.backend_parts.feed.Feed`, the latest status of each job and streams of
   changes, for ``Backend.events``, ``Backend.status`` and waits. Statuses only move forward; each end
   is delivered once.
@@ -17,7 +18,6 @@
 * ``outage``: for how long calls are retried while a platform does not answer, and when users get a
   notice.
 * ``private``: places where a program finds its private instructions, and their encryption (``seal``).
-* ``privileges``: Linux capabilities that processes in containers do not get.
 * ``threads``: :class:`~fiber.backend_parts.threads.ThreadPool`, which makes a platform's slow
   calls.
 

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from fiber._base import values
+from fiber.backend_parts.containers import named
 
 __all__ = ["DockerConfig"]
-
-
-def _named(separator: str) -> Any:
-    def check(_: Any, attribute: values.Field, given: tuple[str, ...]) -> None:
-        for value in given:
-            name, found, _ = value.partition(separator)
-            if not name or not found:
-                msg = f"{attribute.name} is a list of NAME{separator}VALUE, got {value!r}"
-                raise ValueError(msg)
-
-    return check
 
 
 @values.frozen(kw_only=True)
@@ -46,11 +36,11 @@ class DockerConfig:
     #: size of /dev/shm in MB; else the engine's own
     shm_size: int | None = values.field(default=None, validator=values.optional(values.gt(0)))
     #: ``SOURCE:PATH`` or ``SOURCE:PATH:ro``, mounted into every job
-    volumes: tuple[str, ...] = values.field(default=(), validator=_named(":"))
+    volumes: tuple[str, ...] = values.field(default=(), validator=named(":"))
     #: ``NAME:ADDRESS``, added to every job's hosts file
-    extra_hosts: tuple[str, ...] = values.field(default=(), validator=_named(":"))
+    extra_hosts: tuple[str, ...] = values.field(default=(), validator=named(":"))
     #: ``NAME=VALUE``, put on every container
-    labels: tuple[str, ...] = values.field(default=(), validator=_named("="))
+    labels: tuple[str, ...] = values.field(default=(), validator=named("="))
     #: registry and folder that built images are pushed to, for engines that do not build themselves
     registry: str | None = values.field(
         default=None,

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from fiber.backend_parts import first
-from fiber.backend_parts.privileges import UNNEEDED_CAPABILITIES, is_reduced
+from fiber.backend_parts.containers import UNNEEDED_CAPABILITIES, is_reduced
 from fiber.model import JobSpec, ResourceRequest, Volume
 from fiber_docker.config import DockerConfig
 from fiber_docker.endpoint import ENGINE_VARIABLE, NO_ENGINE, SHARED_ENGINE, SOCKET

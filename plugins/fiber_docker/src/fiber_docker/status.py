@@ -18,6 +18,8 @@ from typing import Any
 
 import attrs
 
+from fiber._agent.supervisor.jobs import signal_name
+from fiber.backend_parts.containers import failed
 from fiber.backend_parts.first import last_word
 from fiber.exceptions import BackendError
 from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
@@ -62,17 +64,17 @@ class ContainerExit:
     def status(self, host: str | None = None) -> JobStatus:
         """The terminal status."""
         if self.report.startswith("start "):
-            return _failed(ReasonKind.START, self.report.removeprefix("start "), self.code, host)
+            return failed(ReasonKind.START, self.report.removeprefix("start "), self.code, host)
         number = self._signal()
         if self.oom and number == signal.SIGKILL:
             words = "it used more memory than it may, and was killed"
-            return _failed(ReasonKind.OOM, words, -int(signal.SIGKILL), host)
+            return failed(ReasonKind.OOM, words, -int(signal.SIGKILL), host)
         if number is not None:
             return JobStatus(
                 state=JobState.FAILED,
                 reason=Reason(ReasonKind.SIGNAL, number),
                 exit_code=-number,
-                message=f"killed by {_name(number)}",
+                message=f"killed by {signal_name(number)}",
                 host=host,
             )
         succeeded = self.code == 0
@@ -103,12 +105,12 @@ def is_ambiguous(code: int) -> bool:
 def start_failure(words: str, *, image: bool = False) -> JobStatus:
     """The status of a container whose first program could not be started."""
     kind = ReasonKind.IMAGE if image else ReasonKind.START
-    return _failed(kind, words, _STARTED_NOT, None)
+    return failed(kind, words, _STARTED_NOT, None)
 
 
 def lost_with_engine(words: str) -> JobStatus:
     """The status of a container whose engine went away while it was being started."""
-    return _failed(ReasonKind.NODE_LOST, words, _STARTED_NOT, None)
+    return failed(ReasonKind.NODE_LOST, words, _STARTED_NOT, None)
 
 
 def killed_unseen(status: JobStatus) -> JobStatus:
@@ -215,19 +217,6 @@ def _state(status: str) -> JobState:
     if status in ("running", "restarting"):
         return JobState.RUNNING
     return JobState.UNKNOWN
-
-
-def _failed(kind: ReasonKind, message: str, code: int, host: str | None) -> JobStatus:
-    return JobStatus(
-        state=JobState.FAILED, reason=Reason(kind), exit_code=code, message=message, host=host
-    )
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 class Inspector:

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from fiber._base import values
+from fiber.backend_parts.containers import named
 
 __all__ = ["K8sConfig"]
-
-
-def _named(separator: str) -> Any:
-    def check(_: Any, attribute: values.Field, given: tuple[str, ...]) -> None:
-        for value in given:
-            name, found, _ = value.partition(separator)
-            if not name or not found:
-                msg = f"{attribute.name} is a list of NAME{separator}VALUE, got {value!r}"
-                raise ValueError(msg)
-
-    return check
 
 
 @values.frozen(kw_only=True)
@@ -64,11 +54,11 @@ class K8sConfig:
     #: ``restricted`` for all (what the Pod Security Standard of that name forbids), ``image`` nothing
     security: Literal["reduced", "restricted", "image"] = "reduced"
     #: ``KEY=VALUE``, put on every pod
-    labels: tuple[str, ...] = values.field(default=(), validator=_named("="))
+    labels: tuple[str, ...] = values.field(default=(), validator=named("="))
     #: ``KEY=VALUE``, put on every pod
-    annotations: tuple[str, ...] = values.field(default=(), validator=_named("="))
+    annotations: tuple[str, ...] = values.field(default=(), validator=named("="))
     #: ``KEY=VALUE``, of nodes that may run pods
-    node_selector: tuple[str, ...] = values.field(default=(), validator=_named("="))
+    node_selector: tuple[str, ...] = values.field(default=(), validator=named("="))
     #: priority class of the pods; else that of the program's own pod
     priority_class: str | None = None
     #: whether ``cpu`` and ``memory`` are limits too, or requests alone

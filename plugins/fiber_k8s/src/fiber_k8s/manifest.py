@@ -18,7 +18,7 @@ from typing import Any
 import attrs
 
 from fiber.backend_parts import first
-from fiber.backend_parts.privileges import UNNEEDED_CAPABILITIES, is_reduced
+from fiber.backend_parts.containers import UNNEEDED_CAPABILITIES, is_reduced
 from fiber.exceptions import SubmitError
 from fiber.model import JobSpec, ResourceRequest, Volume
 from fiber_k8s.config import K8sConfig

@@ -16,6 +16,8 @@ from typing import Any
 
 import attrs
 
+from fiber._agent.supervisor.jobs import signal_name
+from fiber.backend_parts.containers import failed
 from fiber.backend_parts.first import last_word
 from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
 from fiber_k8s.manifest import CONTAINER
@@ -192,7 +194,7 @@ def lost_status(pod: Mapping[str, Any]) -> JobStatus:
     """Return the final status of a terminating pod whose node does not confirm its end."""
     host = (pod.get("spec") or {}).get("nodeName")
     words = f"it was to end, and {host or 'its node'} does not confirm it: the node, or the way there, is lost"  # fmt: skip
-    return _failed(ReasonKind.NODE_LOST, words, _KILLED, host)
+    return failed(ReasonKind.NODE_LOST, words, _KILLED, host)
 
 
 def has_ended(pod: Mapping[str, Any]) -> bool:
@@ -228,7 +230,7 @@ def deleted_status(pod: Mapping[str, Any]) -> JobStatus:
         kind, words = ReasonKind.UNKNOWN, "its pod was deleted by force while it ran"
     else:
         kind, words = ReasonKind.UNKNOWN, "its pod was deleted before it ran"
-    return _failed(kind, words, _KILLED, status.host)
+    return failed(kind, words, _KILLED, status.host)
 
 
 def as_killed(status: JobStatus) -> JobStatus:
@@ -328,10 +330,10 @@ def _ended(
     code, why = int(ended.get("exitCode", 0)), str(ended.get("reason") or "")
     last, words = last_word(str(ended.get("message") or ""))
     if why in {"StartError", "ContainerCannotRun"}:
-        return _failed(ReasonKind.START, words or why, _START_FAILED, host)
+        return failed(ReasonKind.START, words or why, _START_FAILED, host)
     kind, _, rest = last.partition(" ")
     if kind == "start":
-        return _failed(ReasonKind.START, rest, code, host)
+        return failed(ReasonKind.START, rest, code, host)
     if kind == "signal":
         exit_code = -int(rest)
     elif kind == "exit":
@@ -340,25 +342,27 @@ def _ended(
         # no termination message: shells report signals so
         exit_code = 128 - code if code - 128 in _SIGNALS else code
     if why == "OOMKilled" and exit_code != 0:
-        return _failed(ReasonKind.OOM, "it used more memory than it may, and was killed", exit_code, host)  # fmt: skip
+        return failed(ReasonKind.OOM, "it used more memory than it may, and was killed", exit_code, host)  # fmt: skip
     if exit_code == 0 and not (disruption or pod_status.get("reason") in _POD_REASONS):
         return JobStatus(
             state=JobState.SUCCEEDED, reason=Reason(ReasonKind.EXIT, 0), exit_code=0, host=host
         )
     if disruption is not None:
-        return _failed(*disruption, exit_code, host)
+        return failed(*disruption, exit_code, host)
     pod_reason, pod_words = (
         str(pod_status.get("reason") or ""),
         str(pod_status.get("message") or "").strip(),
     )
     if pod_reason in _POD_REASONS:
-        return _failed(_POD_REASONS[pod_reason], pod_words or pod_reason, exit_code, host)
+        return failed(_POD_REASONS[pod_reason], pod_words or pod_reason, exit_code, host)
     reason = (
         Reason(ReasonKind.SIGNAL, -exit_code)
         if exit_code < 0
         else Reason(ReasonKind.EXIT, exit_code)
     )
-    message = f"killed by {_name(-exit_code)}" if exit_code < 0 else f"ended with exit code {code}"
+    message = (
+        f"killed by {signal_name(-exit_code)}" if exit_code < 0 else f"ended with exit code {code}"
+    )
     if pod_reason == "DeadlineExceeded":
         message = pod_words or pod_reason
     elif words and why != "Completed":
@@ -373,7 +377,7 @@ def _pod_failed(
 ) -> JobStatus:
     """Return the final status of a pod that failed without a terminated container."""
     if disruption is not None:
-        return _failed(*disruption, _KILLED, host)
+        return failed(*disruption, _KILLED, host)
     why, words = str(pod_status.get("reason") or ""), str(pod_status.get("message") or "").strip()
     kind = _POD_REASONS.get(why, ReasonKind.UNKNOWN)
     if why.startswith("OutOf"):
@@ -385,7 +389,7 @@ def _pod_failed(
             words = (
                 words or f"init container {one['name']} ended with exit code {ended['exitCode']}"
             )
-    return _failed(kind, words or why or "its pod failed", _KILLED, host)
+    return failed(kind, words or why or "its pod failed", _KILLED, host)
 
 
 def _pending(
@@ -394,12 +398,12 @@ def _pending(
     why, words = str(waiting.get("reason") or ""), str(waiting.get("message") or "").strip()
     message = f"{why}: {words}" if words and why else words or why
     if why in _FATAL_WAITS:
-        return _failed(_FATAL_WAITS[why], message, _START_FAILED, host)
+        return failed(_FATAL_WAITS[why], message, _START_FAILED, host)
     if why == "CreateContainerConfigError" and _ROOT_USER.search(words):
-        return _failed(ReasonKind.START, message + _ROOT_ADVICE, _START_FAILED, host)
+        return failed(ReasonKind.START, message + _ROOT_ADVICE, _START_FAILED, host)
     if why in _RETRIED_WAITS:
         if _RETRIED_WAITS[why] is ReasonKind.IMAGE and _FATAL_PULL.search(words):
-            return _failed(ReasonKind.IMAGE, message, _START_FAILED, host)
+            return failed(ReasonKind.IMAGE, message, _START_FAILED, host)
         return JobStatus(
             state=JobState.PENDING,
             reason=Reason(_RETRIED_WAITS[why]),
@@ -428,16 +432,3 @@ def _is_hopeless(message: str) -> bool:
     nodes = message.partition("preemption:")[0].partition("nodes are available: ")[2]
     reasons = [one for one in re.split(r", (?=\d)", nodes.split(". ", 1)[0]) if one]
     return any(not _NODES_PASSING.search(one) for one in reasons)
-
-
-def _failed(kind: ReasonKind, message: str, code: int, host: str | None) -> JobStatus:
-    return JobStatus(
-        state=JobState.FAILED, reason=Reason(kind), exit_code=code, message=message, host=host
-    )
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

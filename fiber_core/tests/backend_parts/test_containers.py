@@ -2,7 +2,7 @@
 
 import pytest
 
-from fiber.backend_parts.privileges import is_reduced
+from fiber.backend_parts.containers import is_reduced
 from fiber.model import JobSpec
 
 

@@ -1,0 +1,47 @@
+"""What backends that run containers have in common: failures, settings that name values, capabilities.
+
+Engines give a container fourteen of Linux's capabilities, of which root has the use. Those that are left are the ones
+by which root reads, writes and gives away the files of others, changes its user and binds low ports: images
+that run as root count on them, also on volumes whose files belong to somebody else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fiber._base import values
+from fiber.model import JobSpec, JobState, JobStatus, Reason, ReasonKind
+
+__all__ = ["UNNEEDED_CAPABILITIES", "failed", "is_reduced", "named"]
+
+#: raw packets (and so others' addresses), devices, ``chroot``, the audit log, and passing
+#: capabilities on
+UNNEEDED_CAPABILITIES = ("AUDIT_WRITE", "MKNOD", "NET_RAW", "SETFCAP", "SETPCAP", "SYS_CHROOT")
+
+
+def is_reduced(security: str, spec: JobSpec) -> bool:
+    """True for a job whose container does without privileges, by a backend's setting ``security``.
+
+    With ``restricted`` all do, with ``reduced`` those of processes and workers, with ``image`` none.
+    """
+    return security == "restricted" or (security == "reduced" and spec.entry is not None)
+
+
+def failed(kind: ReasonKind, message: str, code: int, host: str | None) -> JobStatus:
+    """The status of a job that has failed."""
+    return JobStatus(
+        state=JobState.FAILED, reason=Reason(kind), exit_code=code, message=message, host=host
+    )
+
+
+def named(separator: str) -> Any:
+    """Validator of a setting that is a list of names, each with a value behind the separator."""
+
+    def check(_: Any, attribute: values.Field, given: tuple[str, ...]) -> None:
+        for value in given:
+            name, found, _ = value.partition(separator)
+            if not name or not found:
+                msg = f"{attribute.name} is a list of NAME{separator}VALUE, got {value!r}"
+                raise ValueError(msg)
+
+    return check
