@@ -97,11 +97,10 @@ def test_a_reader_interrupted_during_a_read_gets_the_end(ours, theirs, number, m
     ours.listener.send(number, b"lost", [])
     assert readable(theirs.fd)
 
-    def read(place):
-        theirs._socket.recv_into(place)
+    def feed(data):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(theirs, "_read", read)
+    monkeypatch.setattr(theirs._deframer, "feed", feed)
     with pytest.raises(KeyboardInterrupt):
         theirs.receive()
     monkeypatch.undo()

@@ -321,7 +321,8 @@ class Outcomes:
                 self._errors[0] = _unsendable(failure, self._values[0])
                 self._values[0] = None
                 self._packed.clear()
-        self.pickle_mutable()
+        if self._mutable:
+            self.pickle_mutable()
         return codec.dumps((self._values, self._errors, self._packed))
 
 

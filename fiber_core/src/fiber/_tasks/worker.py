@@ -183,7 +183,8 @@ class Batch:
         seconds = self._unit_began - self._began
         done = Done(self._tasks.entry, self._from, stop, seconds, credits_)
         self._send([done.encode(), *self._outcomes.encode()])
-        self._from, self._outcomes = stop, Outcomes()
+        if not credits_:
+            self._from, self._outcomes = stop, Outcomes()
 
 
 K = TypeVar("K")
@@ -423,6 +424,8 @@ class Worker:
         self._reading = threading.Lock()
         #: True where the last receive had to wait, so reading before waiting would be in vain
         self._waits = False
+        #: True where the link was checked after the last task: nothing of users' has run since
+        self._is_checked = False
         self._running: Batch | None = None
         #: its function
         self._called: Any = None
@@ -481,6 +484,7 @@ class Worker:
         # not into a file whose descriptor a task has put in place of the connection
         self._check_link()
         self._link.send(Kind.DONE, self._target, 0, segments)
+        self._is_checked = True
 
     def _receive(self) -> Message:
         waited = False
@@ -493,7 +497,9 @@ class Worker:
                     if message is not None:
                         self._waits = waited
                         return message
-            self._check_link()
+            if not self._is_checked:
+                self._check_link()
+            self._is_checked = False
             self._link.wait()
             waited = True
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from fiber._base.interpreter import unless_finalizing
-from fiber._base.threads import in_turns
+from fiber._base.threads import TURN, in_turns
 
 #: address and port; the address packed as by ``socket.inet_pton``, IPv4 in four bytes
 SocketAddress = tuple[bytes, int]
@@ -258,6 +258,11 @@ def await_readable(poll: select.poll, numbers: Iterable[int], seconds: float | N
         seconds: longest wait; None for ever.
     """
     try:
+        if seconds is None:
+            # as in_turns() has it, without its calls: a worker waits so for each of its messages
+            while not poll.poll(1000 * TURN):
+                pass
+            return True
         return in_turns(lambda turn: bool(poll.poll(1000 * turn)), seconds)
     except OSError as error:
         if error.errno != errno.EINVAL:

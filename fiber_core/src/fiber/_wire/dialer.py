@@ -44,7 +44,12 @@ class _Unsent:
 
     def rest(self) -> _Unsent:
         """The rest after what was sent."""
+        if self.counts[0] == sum(map(len, self.buffers)):
+            return _NOTHING
         return _Unsent(frames.unsent(self.buffers, self.counts[0]), is_whole=False)
+
+
+_NOTHING = _Unsent(())
 
 
 class UnixDialer:
@@ -66,7 +71,7 @@ class UnixDialer:
         self._frames: deque[bytearray] = deque()
         self._order = threading.Lock()
         # the frame that is being sent
-        self._unsent = _Unsent(())
+        self._unsent = _NOTHING
         # True while a read is under way, after which an interrupt leaves the position unknown
         self._reading = False
         #: True once sending or receiving has met the end of the connection, or this side was closed
@@ -141,7 +146,13 @@ class UnixDialer:
         while not self._frames:
             gap = self._deframer.gap
             self._reading = True
-            count = self._read(self._chunk if gap is None else gap)
+            try:
+                count = self._socket.recv_into(self._chunk if gap is None else gap)
+            except (BlockingIOError, InterruptedError):
+                # there are none now
+                count = -1
+            except OSError:
+                count = 0
             if count > 0:
                 if gap is None:
                     self._frames.extend(self._deframer.feed(self._chunk[:count]))
@@ -151,20 +162,10 @@ class UnixDialer:
                         self._frames.append(frame)
             self._reading = False
             if count <= 0:
+                if not count:
+                    self._ended()
                 return None
         return 0, self._frames.popleft()
-
-    def _read(self, place: memoryview) -> int:
-        """Read into a buffer; returns bytes read, 0 at the end, -1 where there are none now."""
-        try:
-            count = self._socket.recv_into(place)
-        except (BlockingIOError, InterruptedError):
-            return -1
-        except OSError:
-            count = 0
-        if not count:
-            self._ended()
-        return count
 
     def send(self, head: Callable[[], bytes], pieces: Sequence[frames.Buffer] = ()) -> None:
         """Send one frame; waits while the listener does not read.
@@ -178,7 +179,8 @@ class UnixDialer:
         """
         fork.check()
         with self._order:
-            self._finish()
+            if self._unsent.buffers:
+                self._finish()
             buffers, _ = frames.stream_buffers(head(), pieces)
             try:
                 self._unsent = _Unsent(buffers)
@@ -186,7 +188,7 @@ class UnixDialer:
             except BaseException:
                 # interrupted before its first byte: the frame is dropped whole
                 if self._unsent.is_whole:
-                    self._unsent = _Unsent(())
+                    self._unsent = _NOTHING
                 raise
 
     def post(self, head: Callable[[], bytes]) -> None:
@@ -206,7 +208,7 @@ class UnixDialer:
     def _offer(self, unsent: _Unsent) -> bool:
         """Pass the kernel what it takes; False where that is nothing now."""
         if self.lost:
-            self._unsent = _Unsent(())
+            self._unsent = _NOTHING
             msg = "the connection is gone"
             raise PeerLostError(msg)
         buffers = unsent.buffers
@@ -220,7 +222,7 @@ class UnixDialer:
         except (BlockingIOError, InterruptedError):
             return False
         except OSError as error:
-            self._unsent = _Unsent(())
+            self._unsent = _NOTHING
             # what the peer sent before its end can still be read
             self._ended()
             msg = "the connection is gone"

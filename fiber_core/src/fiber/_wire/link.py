@@ -86,8 +86,11 @@ class Link:
         self._large_message = threading.Lock()
         self._assembler = frames.Assembler()
         self._socket = socket_for(url, max_frame, timing)
+        self._owned = self._socket.descriptors
+        #: descriptors of which one is readable whenever :meth:`receive` may have a message
+        self.fds = self._socket.fds
         self._poll = select.poll()
-        for fd in self._socket.fds:
+        for fd in self.fds:
             self._poll.register(fd, select.POLLIN)
         try:
             credentials = self._socket.dial(url, credentials, timeout=timing.handshake)
@@ -96,11 +99,6 @@ class Link:
         except BaseException:
             self.close()
             raise
-
-    @property
-    def fds(self) -> tuple[int, ...]:
-        """Descriptors of which one is readable whenever :meth:`receive` may have a message."""
-        return self._socket.fds
 
     @property
     def buffered(self) -> bool:
@@ -125,7 +123,7 @@ class Link:
     @property
     def is_intact(self) -> bool:
         """False once user code has closed or replaced one of its descriptors."""
-        return self._socket.descriptors.are_intact
+        return self._owned.are_intact
 
     def reading(self, reactor: Reactor, read: Callable[[], None]) -> Reading | None:
         """Have ``read`` called on a reactor, and threads that wait read themselves; None where they cannot."""
@@ -166,7 +164,7 @@ class Link:
         deadline = None if not timeout else time.monotonic() + timeout
         while True:
             # read before receiving, so that what came before the end is still returned
-            lost = self.lost
+            lost = self._socket.lost
             received = self._next()
             if received is not None:
                 message = self._take(received)
@@ -193,7 +191,7 @@ class Link:
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until :meth:`receive` may have a message, or the other side is gone."""
-        descriptors.await_readable(self._poll, self._socket.fds, timeout)
+        descriptors.await_readable(self._poll, self.fds, timeout)
 
     def close(self) -> None:
         """Close the connection; idempotent. Threads that wait for it get a PeerLostError."""
