@@ -250,14 +250,11 @@ def _unquoted(text: str) -> str:
 
 #: found in every text with a table ``tool.fiber``, in whichever of TOML's ways it is written, and
 #: seldom in others
-_MAY_HAVE_TABLE = re.compile(
-    r"""tool["']?\s*\.\s*["']?fiber(?![\w-])|^\s*(\[\s*["']?tool["']?\s*\]|["']?tool["']?\s*=)|\\[uU]""",
-    re.MULTILINE,
-)
+_MAY_HAVE_TABLE = r"""(?m)tool["']?\s*\.\s*["']?fiber(?![\w-])|^\s*(\[\s*["']?tool["']?\s*\]|["']?tool["']?\s*=)|\\[uU]"""
 
 
 def _read_pyproject(path: Path, text: str) -> FileSettings:
-    if not _MAY_HAVE_TABLE.search(text):
+    if not re.search(_MAY_HAVE_TABLE, text):
         # avoids a TOML parser, which takes 6 ms, in projects without a table for fiber
         return FileSettings()
     if sys.version_info >= (3, 11):

@@ -48,8 +48,8 @@ _ENDING = frozenset({signal.SIGTERM, signal.SIGKILL})
 _SIGNALLED = 128
 _HIGHEST = _SIGNALLED + 64
 
-_NO_FIBER = re.compile(r"No module named '?(fiber[\w.]*)'?|ModuleNotFoundError: .*'(fiber[\w.]*)'")
-_NO_PYTHON = re.compile(
+_NO_FIBER = r"No module named '?(fiber[\w.]*)'?|ModuleNotFoundError: .*'(fiber[\w.]*)'"
+_NO_PYTHON = (
     r"(python[\d.]*)['\"]?: .*not found|\"(python[\d.]*)\": executable file not found"
     r"|(?:No such file or directory).*\b(python[\d.]*)|\b(python[\d.]*)\b.*No such file or directory"
 )
@@ -269,13 +269,13 @@ def diagnose(status: JobStatus, tail: Sequence[str]) -> str:
     """
     where = status.host or "the job's host"
     text = "\n".join((*tail, status.message))
-    fiber = _NO_FIBER.search(text)
+    fiber = re.search(_NO_FIBER, text)
     if fiber is not None:
         return (
             f"fiber is not installed in the Python of {where}; install the same version there "
             f"(in its image, where it has one): pip install 'fiber-core=={__version__}'"
         )
-    python = _NO_PYTHON.search(text)
+    python = re.search(_NO_PYTHON, text)
     if python is not None:
         name = next(group for group in python.groups() if group)
         return f"there is no {name} on {where}; install Python and fiber there"

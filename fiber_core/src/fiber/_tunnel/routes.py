@@ -13,10 +13,8 @@ from fiber._base import values
 __all__ = ["Route", "is_route", "parse", "route_to"]
 
 #: in front of a URL, maybe behind the name of an auth domain
-_ROUTE = re.compile(r"(?:[0-9a-f]{16}@)?tunnel\+")
-_PARTS = re.compile(
-    r"tunnel\+(tls\+tcp|tcp)://([0-9A-Za-z.]+)@(\[[0-9a-fA-F:.%]+\]|[^\[\]:@/\s]+):(\d+)"
-)
+_ROUTE = r"(?:[0-9a-f]{16}@)?tunnel\+"
+_PARTS = r"tunnel\+(tls\+tcp|tcp)://([0-9A-Za-z.]+)@(\[[0-9a-fA-F:.%]+\]|[^\[\]:@/\s]+):(\d+)"
 _ANYWHERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - compared
 _LAST_PORT = 65535
 
@@ -61,7 +59,7 @@ def route_to(url: str, ident: str) -> str | None:
 
 def parse(url: str) -> Route | None:
     """The parts of a route; None for any other URL."""
-    match = _PARTS.fullmatch(url)
+    match = re.fullmatch(_PARTS, url)
     if match is None or int(match[4]) > _LAST_PORT:
         return None
     return Route(match[1], match[2], match[3].strip("[]"), int(match[4]))
@@ -69,4 +67,4 @@ def parse(url: str) -> Route | None:
 
 def is_route(url: str) -> bool:
     """True for an address that is reached through the tunnel alone."""
-    return _ROUTE.match(url) is not None
+    return re.match(_ROUTE, url) is not None

@@ -26,7 +26,7 @@ _FACTORS = {
     "Pi": 2**50,
     "Ei": 2**60,
 }
-_QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)(?P<suffix>[a-zA-Z]{0,2}|[eE][+-]?\d{1,2})")
+_QUANTITY = r"(?P<number>\d+(?:\.\d*)?|\.\d+)(?P<suffix>[a-zA-Z]{0,2}|[eE][+-]?\d{1,2})"
 _MEBI = 2**20
 
 
@@ -49,7 +49,7 @@ def megabytes(value: int | str) -> int:
             msg = f"memory must be positive, got {value!r}"
             raise ValueError(msg)
         return value
-    match = _QUANTITY.fullmatch(value.strip())
+    match = re.fullmatch(_QUANTITY, value.strip())
     if match is None:
         raise ValueError(_wrong(value))
     suffix = match["suffix"]

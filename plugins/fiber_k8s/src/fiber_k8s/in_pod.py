@@ -5,8 +5,6 @@ No request is made: the service account's token, mounts and variables say it all
 
 from __future__ import annotations
 
-import base64
-import binascii
 import functools
 import json
 import re
@@ -25,7 +23,7 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _SERVICE = "KUBERNETES_SERVICE_HOST"
 _MOUNTS = Path("/proc/self/mountinfo")
 #: a node's folder of termination messages; what is before it differs with their file systems
-_FOLDER = re.compile(r"/pods/[0-9a-f-]+/containers/([a-z0-9-]+)/[^/ ]+ ")
+_FOLDER = r"/pods/[0-9a-f-]+/containers/([a-z0-9-]+)/[^/ ]+ "
 
 
 @values.frozen(kw_only=True)
@@ -76,17 +74,20 @@ def _container(mounts: Path) -> str | None:
         mountinfo = mounts.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    found = _FOLDER.search(mountinfo)
+    found = re.search(_FOLDER, mountinfo)
     return found[1] if found else None
 
 
 def _claims(token: str) -> dict[str, dict[str, dict[str, str]]]:
     """Return the claims of a JSON Web Token (RFC 7519); the signature of our own is not checked."""
+    # imported here, since all programs import this module, and those in pods alone need it
+    import base64
+
     parts = token.strip().split(".")
     if len(parts) != 3:
         return {}
     try:
         found = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-    except (ValueError, binascii.Error):
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -87,8 +87,8 @@ def _named(gpus: Sequence[Gpu], word: str) -> Gpu | None:
 _FIELDS = ("index", "uuid", "name", "memory.total")
 _QUERY = (f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits")
 _NO_DEVICES = 6
-_GPU_LINE = re.compile(r"GPU (?P<index>\d+): ")
-_MIG_LINE = re.compile(r"\s+MIG (?P<name>\S+)\s.*\(UUID: (?P<uuid>MIG-[^)]+)\)")
+_GPU_LINE = r"GPU (?P<index>\d+): "
+_MIG_LINE = r"\s+MIG (?P<name>\S+)\s.*\(UUID: (?P<uuid>MIG-[^)]+)\)"
 
 
 def ask_nvidia_smi(timeout: float = 15.0) -> tuple[Gpu, ...]:
@@ -148,9 +148,9 @@ def parse_instances(output: str) -> tuple[Gpu, ...]:
     instances = []
     index = 0
     for line in output.splitlines():
-        if gpu := _GPU_LINE.match(line):
+        if gpu := re.match(_GPU_LINE, line):
             index = int(gpu["index"])
-        elif instance := _MIG_LINE.match(line):
+        elif instance := re.match(_MIG_LINE, line):
             instances.append(
                 Gpu(index=index, uuid=instance["uuid"], name=f"MIG {instance['name']}")
             )

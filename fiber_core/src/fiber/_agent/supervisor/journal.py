@@ -106,7 +106,7 @@ class Journal:
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 #: of one job: a number beyond it was not written by a supervisor, and would take the memory
 _MOST_PROCESSES = 2**16
-_ID = re.compile(rb'^\{"event":"submitted","job":"(\w+)"', re.MULTILINE)
+_ID = rb'(?m)^\{"event":"submitted","job":"(\w+)"'
 
 
 @values.define(kw_only=True)
@@ -306,7 +306,7 @@ def read_ids(directory: str | Path) -> set[str]:
         text = Path(directory, JOURNAL).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return set()
-    return {found.decode() for found in _ID.findall(text)}
+    return {found.decode() for found in re.findall(_ID, text)}
 
 
 #: raised by events that make no sense
