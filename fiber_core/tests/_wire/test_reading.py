@@ -1,11 +1,14 @@
 """Threads that wait read the frames that they wait for themselves."""
 
 import contextlib
+import itertools
 import sys
 import threading
 
 import pytest
 
+from fiber._objects.address import Kind as ObjectKind
+from fiber._objects.sync.semaphore import OwnedSemaphore, SemaphoreState
 from fiber._wire import codec
 from fiber._wire.client import Client
 from fiber._wire.frames import Kind
@@ -104,6 +107,25 @@ def test_a_thread_that_reads_learns_of_the_end(client, listening, end):
         pending.result()
 
 
+def interrupted_while_read(reading, number, wait, act):
+    """Wait, interrupted at the n-th place, while somebody acts once this thread reads."""
+    is_over = threading.Event()
+
+    def act_once_it_is_read():
+        until(lambda: reading._role.locked() or is_over.is_set())
+        act()
+
+    acts = in_thread(act_once_it_is_read)
+    found = interrupted_while_reading(number, wait)
+    is_over.set()
+    acts()
+    if reading._role.locked():
+        # by an interrupt just behind its acquisition, or before its release: the handler thread
+        # reads from then on, and the places that follow would not be met
+        reading._role.release()
+    return found
+
+
 @pytest.mark.parametrize("side", ["owner", "other"])
 def test_an_interrupt_anywhere_takes_nothing_with_it_and_brings_nothing_twice(folder, side):
     with contextlib.closing(World(folder)) as world:
@@ -114,21 +136,35 @@ def test_an_interrupt_anywhere_takes_nothing_with_it_and_brings_nothing_twice(fo
         client = other.client(owner.endpoint.urls[0])
         reading = owner.endpoint._reading if side == "owner" else client._reading
 
-        def put_once_it_is_read(item, is_over):
-            until(lambda: reading._role.locked() or is_over.is_set())
-            put(there, item)
-
-        was_interrupted, number = True, 0
-        while was_interrupted:
-            number += 1
-            item, is_over = b"%d" % number, threading.Event()
-            wait = in_thread(put_once_it_is_read, item, is_over)
-            got, was_interrupted = interrupted_while_reading(number, lambda: take(here))
-            is_over.set()
-            wait()
-            if reading._role.locked():
-                # by an interrupt just behind its acquisition, or before its release: the handler thread
-                # reads from then on, and the places that follow would not be met
-                reading._role.release()
+        def exchange(number):
+            item = b"%d" % number
+            got, was_interrupted = interrupted_while_read(
+                reading, number, lambda: take(here), lambda: put(there, item)
+            )
             assert (take(here) if was_interrupted else got) == item
-        assert number > 20
+            return was_interrupted
+
+        assert next(number for number in itertools.count(1) if not exchange(number)) > 20
+
+
+def test_a_permit_that_comes_with_an_interrupt_anywhere_is_kept_or_given_back(folder):
+    with contextlib.closing(World(folder)) as world:
+        owner, other = world.node("owner"), world.node("other")
+        lock = owner.make(OwnedSemaphore, ObjectKind.LOCK, SemaphoreState(1, 1))
+        theirs = other.remote(lock)
+        reading = other.client(owner.endpoint.urls[0])._reading
+
+        def exchange(number):
+            assert lock.acquire(True, TIMEOUT)
+            _, was_interrupted = interrupted_while_read(
+                reading, number, lambda: theirs.acquire(True, None), lock.release
+            )
+            if not was_interrupted:
+                assert theirs.local_hold.held == 1
+                theirs.release()
+            assert lock.acquire(True, TIMEOUT)
+            assert theirs.local_hold.held == 0
+            lock.release()
+            return was_interrupted
+
+        assert next(number for number in itertools.count(1) if not exchange(number)) > 20

@@ -30,7 +30,7 @@ from fiber._wire.frames import Buffer
 from fiber.exceptions import TransportError, WireError
 
 #: what is to be done with a frame, once it is consumed; doing it twice does no harm
-Action: TypeAlias = Callable[[], None]
+Action: TypeAlias = Callable[[], object]
 #: looks at a frame and its pipe's number: what a waiting thread does with it; None for the handler thread's
 Look: TypeAlias = Callable[[int, Any], Action | None]
 

@@ -279,7 +279,7 @@ def test_an_interrupted_wait_elsewhere_takes_nothing_with_it(lock, theirs, monke
             take(message)
         heard.set()
 
-    def interrupted(gate, timeout):
+    def interrupted(gate, timeout, read):
         if grant != "comes later":
             lock.release()
             assert heard.wait(20)

@@ -25,8 +25,8 @@ Invariants:
   that ends without it is a death: its permits are recovered as ``on_holder_death`` or ``recover``
   says, notifications that it did not acknowledge wake others, and barriers break.
 
-Threads: ``fiber-waiter`` at an owner, while it waits in shared memory on behalf of others; answers come
-on the handler thread, rollbacks run on the owner's executor.
+Threads: ``fiber-waiter`` at an owner, while it waits in shared memory on behalf of others; an answer is read
+by the thread that waits for it or by the handler thread, rollbacks run on the owner's executor.
 Locks: ``lock`` at the owner; ``_guard`` in other processes; both are held briefly.
 
 ``owned_waitable`` and ``remote_waitable`` have what the kinds have in common, ``hold`` what a process counts for

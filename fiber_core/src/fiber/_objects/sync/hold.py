@@ -23,6 +23,8 @@ class LocalHold:
 
     #: permits that this process holds
     held: int = 0
+    #: number of the request that got one last
+    last_grant: int = 0
 
     def __init__(self, kind_name: str, *, recursive: bool) -> None:
         self._kind_name = kind_name
@@ -31,6 +33,12 @@ class LocalHold:
         self.thread = 0
         #: how often it did, of a recursive lock
         self.depth = 0
+
+    def count_grant(self, number: int) -> None:
+        """Count the permit that a request got, which has a number of its own; twice is as once."""
+        if number != self.last_grant:
+            # by one instruction, since an interrupt may come between any two
+            vars(self).update(held=self.held + 1, last_grant=number)
 
     @property
     def is_held_by_thread(self) -> bool:

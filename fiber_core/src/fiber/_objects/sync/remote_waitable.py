@@ -20,6 +20,7 @@ from fiber._objects.sync import protocol
 from fiber._objects.sync.owned_waitable import Place
 from fiber._objects.sync.protocol import REQUEST, Notice, Op, Status
 from fiber._objects.waiting import wait_for_wakeup
+from fiber._wire.frames import Kind as Frame
 from fiber._wire.frames import Message
 from fiber.exceptions import PeerLostError
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from fiber._objects.store import Store
     from fiber._objects.sync.monitor import SharedState
+    from fiber._wire.reading import Action
 
 
 @values.frozen
@@ -42,11 +44,15 @@ class Reply:
 class _SentRequest:
     """A request that was not answered yet; its thread waits until ``wakeup`` is released."""
 
-    __slots__ = ("is_abandoned", "on_reply", "reply", "rollback", "wakeup")
+    __slots__ = ("is_abandoned", "number", "on_reply", "reads", "reply", "rollback", "wakeup")
 
     def __init__(
-        self, on_reply: Callable[[Reply], None] | None, rollback: Callable[[Reply], None] | None
+        self,
+        number: int,
+        on_reply: Callable[[int, Reply], None] | None,
+        rollback: Callable[[Reply], None] | None,
     ) -> None:
+        self.number = number
         self.wakeup = threading.Lock()
         self.wakeup.acquire()
         self.reply: Reply | None = None
@@ -54,6 +60,8 @@ class _SentRequest:
         self.rollback = rollback
         #: True once its thread waits no more
         self.is_abandoned = False
+        #: True while its thread reads messages, or tries to
+        self.reads = False
 
 
 class RemoteWaitable(RemoteObject):
@@ -107,7 +115,7 @@ class RemoteWaitable(RemoteObject):
         argument: int = 0,
         timeout: float | None = None,
         *,
-        on_reply: Callable[[Reply], None] | None = None,
+        on_reply: Callable[[int, Reply], None] | None = None,
         rollback: Callable[[Reply], None] | None = None,
         before_wait: Callable[[], object] | None = None,
     ) -> Reply:
@@ -117,7 +125,8 @@ class RemoteWaitable(RemoteObject):
             op: the operation.
             argument: see :class:`~fiber._objects.sync.protocol.Op`.
             timeout: seconds until the request is cancelled; None for any number.
-            on_reply: called with the answer on the handler thread, with the guard held.
+            on_reply: called with the request's number and the answer, with the guard held; perhaps twice,
+                where a signal's handler interrupted it.
             rollback: called on the owner's executor with an answer that came while the thread was
                 interrupted; undoes it.
             before_wait: called once the request is sent.
@@ -126,7 +135,8 @@ class RemoteWaitable(RemoteObject):
             PeerLostError: the owner is lost.
         """
         number = next(self._numbers)
-        sent = _SentRequest(on_reply, rollback)
+        sent = _SentRequest(number, on_reply, rollback)
+        read = functools.partial(self._read, sent)
         try:
             with self._guard:
                 if self._error is None:
@@ -135,9 +145,9 @@ class RemoteWaitable(RemoteObject):
                 self.send(op, argument, number)
                 if before_wait is not None:
                     before_wait()
-                if not wait_for_wakeup(sent.wakeup, timeout):
+                if not wait_for_wakeup(sent.wakeup, timeout, read):
                     self.send(Op.CANCEL, 1, number)
-                    wait_for_wakeup(sent.wakeup, None)
+                    wait_for_wakeup(sent.wakeup, None, read)
         except BaseException:
             self._abandon(number, sent)
             raise
@@ -174,6 +184,29 @@ class RemoteWaitable(RemoteObject):
         elif sent.rollback is not None:
             self.submit(functools.partial(sent.rollback, reply))
 
+    def _read(self, sent: _SentRequest, seconds: float) -> bool | None:
+        """Read the owner's messages until there is an answer; None where others read them."""
+        client = self._owner.client
+
+        def is_over() -> bool:
+            return sent.reply is not None or self._error is not None
+
+        def look(message: Message) -> Action | None:
+            if message.kind is not Frame.CAST or message.target != self.target:
+                return None
+            if not message.body or message.body[0] != Notice.ANSWER:
+                return None
+            number, status, value, text = protocol.parse_answer(message.body)
+            if number != sent.number:
+                return None
+            return functools.partial(self._settle, number, Reply(status, value, text))
+
+        sent.reads = True
+        try:
+            return is_over() if client is not None and client.wait(look, is_over, seconds) else None
+        finally:
+            sent.reads = False
+
     # -- messages of the owner, and its loss; on the handler thread
 
     def on_notice(self, message: Message) -> None:
@@ -188,18 +221,28 @@ class RemoteWaitable(RemoteObject):
 
     def _on_answer(self, message: Message) -> None:
         number, status, value, text = protocol.parse_answer(message.body)
-        reply = Reply(status, value, text)
+        sent = self._settle(number, Reply(status, value, text))
+        if sent is not None:
+            self._wake(sent)
+
+    def _settle(self, number: int, reply: Reply) -> _SentRequest | None:
+        """Take a reply, once more where that was interrupted; the request, if it was not answered yet."""
         with self._guard:
-            sent = self._requests.pop(number, None)
+            sent = self._requests.get(number)
             if sent is None:
-                return
-            sent.reply = reply
+                return None
             if sent.on_reply is not None:
-                sent.on_reply(reply)
-            sent.wakeup.release()
-            rollback = sent.rollback if sent.is_abandoned else None
-        if rollback is not None:
-            self.submit(functools.partial(rollback, reply))
+                sent.on_reply(number, reply)
+            sent.reply = reply
+            if sent.is_abandoned and sent.rollback is not None:
+                self.submit(functools.partial(sent.rollback, reply))
+            del self._requests[number]
+            return sent
+
+    def _wake(self, sent: _SentRequest) -> None:
+        sent.wakeup.release()
+        if sent.reads and self._owner.client is not None:
+            self._owner.client.wake()
 
     def fail(self, error: BaseException) -> None:
         """The owner, or the object at it, is lost: wake all waiting threads."""
@@ -209,7 +252,7 @@ class RemoteWaitable(RemoteObject):
             waiting = list(self._requests.values())
             self._requests.clear()
         for sent in waiting:
-            sent.wakeup.release()
+            self._wake(sent)
         if self._shared is not None:
             self._shared.cut_off(self._lost_error)
 

@@ -499,9 +499,9 @@ class RemoteSemaphore(HoldMixin, RemoteWaitable):
                 self.local_hold.held += 1
             raise self.error_to_raise(error) from error
 
-    def _count_grant(self, reply: Reply) -> None:
+    def _count_grant(self, number: int, reply: Reply) -> None:
         if reply.status in ACQUIRED:
-            self.local_hold.held += 1
+            self.local_hold.count_grant(number)
 
     def _rollback(self, reply: Reply) -> None:
         if reply.status in ACQUIRED:
