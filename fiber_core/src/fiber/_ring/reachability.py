@@ -1,5 +1,8 @@
 """Who can dial whom: each member of a gang says where it is, answers probes and makes them.
 
+What a ring makes of the results is in :mod:`fiber._ring.rendezvous`, what an mpirun does in
+:mod:`fiber._ring.mpi.networks`; both ask :func:`reached_by_all`, and name pairs by :func:`unreached`.
+
 The one that is dialled says bytes that only it has, which who dials was told over the run's own
 connections: two hosts may have the same address, on a bridge that each has for itself. Who dials says
 nothing, for a stranger may be there.
@@ -16,7 +19,7 @@ import secrets
 import selectors
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -27,12 +30,25 @@ from fiber._ring.protocol import Address, Hello, ProbeResult, ProbeTarget
 from fiber._runtime import runtime
 from fiber._wire.accept_thread import AcceptThread
 
-__all__ = ["PROOF_SIZE", "Presence", "ProbeListener", "best_first", "probe", "this_addresses"]
+__all__ = [
+    "PROOF_SIZE",
+    "Presence",
+    "ProbeListener",
+    "best_first",
+    "is_loopback",
+    "probe",
+    "reached_by_all",
+    "target_of",
+    "this_addresses",
+    "unreached",
+]
 
 #: open connections of one probe
 _MAX_CONNECTIONS = 64
 #: length of a proof in bytes
 PROOF_SIZE = 16
+#: pairs that an error message names
+_NAMED = 3
 
 
 def this_host() -> Host:
@@ -156,6 +172,50 @@ class Presence:
     def close(self) -> None:
         """Answer no more. Idempotent."""
         self._answering.close()
+
+
+def is_loopback(address: Address) -> bool:
+    """True for an address that other hosts have too."""
+    return address.ip.startswith("127.")
+
+
+def target_of(index: int | str, hello: Hello, addresses: Iterable[Address]) -> ProbeTarget:
+    """Return a member as others dial it, at some of its addresses."""
+    return ProbeTarget(index, tuple(one.ip for one in addresses), hello.port, hello.proof)
+
+
+def reached_by_all(
+    index: int | str, addresses: Iterable[Address], results: Collection[ProbeResult]
+) -> list[Address]:
+    """Return those addresses of a member at which all that dialled it reached it.
+
+    Args:
+        index: key of the member in the results.
+        addresses: those that can be used.
+        results: of the members that dialled it.
+    """
+    return [
+        one for one in addresses if all(one.ip in found.reached.get(index, ()) for found in results)
+    ]
+
+
+def unreached(pairs: Sequence[tuple[str, Hello, str, Hello, ProbeResult, int | str]]) -> str:
+    """Return a text that names the first of the pairs of which one does not reach the other.
+
+    Args:
+        pairs: name and greeting of both, the result of the one that dialled, the other's key there.
+    """
+    listed = "; ".join(
+        f"{dialler} ({here.host.name}) cannot reach {name} ({there.host.name}) at port {there.port}: "
+        f"{result.failures.get(index) or _all_of(there)}"
+        for dialler, here, name, there, result, index in pairs[:_NAMED]
+    )
+    return listed + (f"; and {len(pairs) - _NAMED} more pairs" if len(pairs) > _NAMED else "")
+
+
+def _all_of(hello: Hello) -> str:
+    known = [one.ip for one in hello.addresses if not is_loopback(one)]
+    return f"it has {', '.join(known) or 'no address'}"
 
 
 @values.define(eq=False)

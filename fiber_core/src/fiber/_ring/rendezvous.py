@@ -24,13 +24,10 @@ from fiber._ring.protocol import (
     Ready,
     StateRequest,
 )
+from fiber._ring.reachability import is_loopback, reached_by_all, target_of, unreached
 from fiber._ring.workers import WorkerHandle
 
 __all__ = ["Join", "JoiningRank", "Unreachable", "by_rank", "choose", "members", "targets"]
-
-_LOOPBACK = "127."
-#: pairs that an error message names
-_NAMED = 3
 
 
 @values.frozen
@@ -51,7 +48,7 @@ def _candidates(hellos: Sequence[Hello], index: int, may_grow: bool) -> tuple[Ad
     """Return the addresses that others may use; loopback only where all are on one host."""
     one_host = len({hello.host.key for hello in hellos}) == 1
     found = hellos[index].addresses
-    loopback = tuple(address for address in found if address.ip.startswith(_LOOPBACK))
+    loopback = tuple(address for address in found if is_loopback(address))
     others = tuple(address for address in found if address not in loopback)
     if not one_host:
         return others
@@ -70,12 +67,7 @@ def targets(
         may_grow: True where members on other hosts may join later.
     """
     return tuple(
-        ProbeTarget(
-            other,
-            tuple(a.ip for a in _candidates(hellos, other, may_grow)),
-            hellos[other].port,
-            hellos[other].proof,
-        )
+        target_of(other, hellos[other], _candidates(hellos, other, may_grow))
         for other in range(len(hellos))
         if other != index
     )
@@ -92,41 +84,30 @@ def choose(
         may_grow: True where members on other hosts may join later.
     """
     chosen = []
-    for index in range(len(hellos)):
+    for index, hello in enumerate(hellos):
         others = [found for dialler, found in enumerate(probed) if dialler != index]
-        for address in _candidates(hellos, index, may_grow):
-            if all(address.ip in found.reached.get(index, ()) for found in others):
-                chosen.append(address)
-                break
-        else:
-            tried = [address.ip for address in _candidates(hellos, index, may_grow)]
-            return Unreachable(
-                _unreachable(hellos, probed, index, ", ".join(tried) or "no address")
-            )
+        found = reached_by_all(index, _candidates(hellos, index, may_grow), others)
+        if not found:
+            text = _unreachable(hellos, probed, index)
+            return Unreachable(Failure(reason="Unreachable", message=text, host=hello.host.name))
+        chosen.append(found[0])
     return tuple(chosen)
 
 
-def _unreachable(
-    hellos: Sequence[Hello], probed: Sequence[ProbeResult], index: int, tried: str
-) -> Failure:
-    target = hellos[index]
-    there = f"member {index} ({target.host.name}) at port {target.port}"
-    cut_off = [
-        (dialler, found)
+def _unreachable(hellos: Sequence[Hello], probed: Sequence[ProbeResult], index: int) -> str:
+    there, name = hellos[index], f"member {index}"
+    pairs = [
+        (f"member {dialler}", hellos[dialler], name, there, found, index)
         for dialler, found in enumerate(probed)
         if dialler != index and not found.reached.get(index)
     ]
-    if not cut_off:
-        text = f"no address of {there} is reached by all others; it has {tried}"
-    else:
-        pairs = "; ".join(
-            f"member {dialler} ({hellos[dialler].host.name}) cannot reach {there}: "
-            f"{found.failures.get(index, f'it has {tried}')}"
-            for dialler, found in cut_off[:_NAMED]
-        )
-        more = f"; and {len(cut_off) - _NAMED} more" if len(cut_off) > _NAMED else ""
-        text = f"{pairs}{more}; open the network between these hosts"
-    return Failure(reason="Unreachable", message=text, host=target.host.name)
+    if pairs:
+        return f"{unreached(pairs)}; open the network between these hosts"
+    has = ", ".join(one.ip for one in there.addresses if not is_loopback(one)) or "no address"
+    return (
+        f"no address of {name} ({there.host.name}) at port {there.port} is reached by all others; "
+        f"it has {has}"
+    )
 
 
 def members(
@@ -413,27 +394,21 @@ class Join:
     @property
     def joining_ranks(self) -> tuple[JoiningRank, ...]:
         """Ranks of the joining worker, each with the address that all members reached."""
-        found = []
-        for target, hello in zip(self._targets, self._hellos, strict=True):
-            best = self._reached_address(target)
-            assert best is not None, "a worker that was not reached is not admitted"
-            found.append(JoiningRank(hello, next(a for a in hello.addresses if a.ip == best)))
-        return tuple(found)
+        return tuple(
+            JoiningRank(hello, self._reached(target, hello)[0])
+            for target, hello in zip(self._targets, self._hellos, strict=True)
+        )
 
     def failure(self) -> Failure | None:
         """Return the reason why the worker cannot join; None if it can."""
         for target, hello in zip(self._targets, self._hellos, strict=True):
-            if self._reached_address(target) is None:
+            if not self._reached(target, hello):
                 errors = [one.failures.get(target.index) for one in self._found.values()]
                 why = next((one for one in errors if one), f"none of {', '.join(target.ips)}")
                 text = f"members cannot reach {hello.host.name} at port {target.port}: {why}"
                 return Failure(reason="Unreachable", message=text, host=hello.host.name)
         return None
 
-    def _reached_address(self, target: ProbeTarget) -> str | None:
-        """Return the first address that all members reached."""
-        found = list(self._found.values())
-        for ip in target.ips:
-            if all(ip in one.reached[target.index] for one in found):
-                return ip
-        return None
+    def _reached(self, target: ProbeTarget, hello: Hello) -> list[Address]:
+        tried = [one for one in hello.addresses if one.ip in target.ips]
+        return reached_by_all(target.index, tried, self._found.values())

@@ -98,12 +98,15 @@ def test_a_network_that_drops_packets_is_left_out():
 def test_a_pair_that_cannot_meet_is_named_with_addresses_and_port(hellos):
     reached = reach(hellos, "10.0.0.0/24")
     reached["member-0"].reached["member-1"] = ()
+    reached["launcher"].reached["member-1"] = ()
+    reached["launcher"].failures["member-1"] = "10.0.0.3: connection refused"
 
     with pytest.raises(FiberError) as info:
         choose_networks(hellos, reached)
 
     assert str(info.value).startswith(
-        "member-0 (on vm1) cannot reach member-1 (on vm2) at 172.17.0.1, 10.0.0.3 port 4002: MPI"
+        "launcher (vm0) cannot reach member-1 (vm2) at port 4002: 10.0.0.3: connection refused; "
+        "member-0 (vm1) cannot reach member-1 (vm2) at port 4002: it has 172.17.0.1, 10.0.0.3; MPI"
     )
 
 
@@ -119,7 +122,7 @@ def test_one_that_is_reached_at_other_addresses_by_each_is_named(hellos):
 def test_of_many_pairs_some_are_named_and_the_others_counted():
     hellos = {f"m{n}": hello(LO, eth(n), host=f"h{n}") for n in range(5)}
 
-    with pytest.raises(FiberError, match="and 15 more pairs"):
+    with pytest.raises(FiberError, match="and 17 more pairs"):
         choose_networks(hellos, reach(hellos))
 
 

@@ -262,7 +262,7 @@ def upgrade_mpirun(members):
     "fault, told",
     [
         (lose_member, "member-1 was lost: the image cannot be pulled"),
-        (isolate_member, r"member-0 \(on vm\) cannot reach member-1"),
+        (isolate_member, r"member-0 \(vm\) cannot reach member-1"),
         (remove_mpirun, r"no mpirun \(on vm\); install an MPI there"),
         # hosts have no names of their own here
         (upgrade_mpirun, "Open MPI 5.0.11 tells members by .* with --slots 3"),

@@ -37,5 +37,5 @@ def test_hosts_that_cannot_meet_are_named_before_the_program_runs(world, run):
         beta.allow_outgoing()
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert "(on beta) cannot reach" in done.stderr
+    assert "(beta) cannot reach" in done.stderr
     assert gamma.address in done.stderr

@@ -7,12 +7,12 @@ are to be in one where that is possible.
 
 from __future__ import annotations
 
-import ipaddress
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 
 from fiber._base import values
 from fiber._ring.protocol import Address, Hello, ProbeResult, ProbeTarget
+from fiber._ring.reachability import is_loopback, reached_by_all, target_of, unreached
 from fiber.exceptions import FiberError
 
 __all__ = [
@@ -142,7 +142,7 @@ def _ranks(numbers: Sequence[int]) -> str:
 
 #: most members that each one dials: its next ones, in the order of names
 _MOST_DIALS = 64
-#: pairs that one message lists
+#: members without an address that one message lists
 _NAMED = 5
 
 
@@ -169,12 +169,7 @@ def probe_targets(name: str, hellos: Mapping[str, Hello]) -> tuple[ProbeTarget, 
         hellos: greetings of the members, by name, the launcher first.
     """
     return tuple(
-        ProbeTarget(
-            other,
-            tuple(found.ip for found in hellos[other].addresses),
-            hellos[other].port,
-            hellos[other].proof,
-        )
+        target_of(other, hellos[other], hellos[other].addresses)
         for other in _asked(name, list(hellos))
     )
 
@@ -202,11 +197,18 @@ def choose_networks(hellos: Mapping[str, Hello], dialled: Mapping[str, ProbeResu
     """
     asked = {asker: _asked(asker, list(hellos)) for asker in hellos}
     _refuse_unreached(hellos, asked, dialled)
-    usable = {name: _usable(name, up, asked, dialled) for name, up in hellos.items()}
-    loopback = {name: [a for a in found if _is_loopback(a)] for name, found in usable.items()}
+    usable = {
+        name: reached_by_all(
+            name,
+            up.addresses,
+            [dialled[asker] for asker, names in asked.items() if asker != name and name in names],
+        )
+        for name, up in hellos.items()
+    }
+    loopback = {name: [a for a in found if is_loopback(a)] for name, found in usable.items()}
     if all(loopback.values()):
         return Networks({name: found[0] for name, found in loopback.items()}, one_host=True)
-    wide = {name: [a for a in found if not _is_loopback(a)] for name, found in usable.items()}
+    wide = {name: [a for a in found if not is_loopback(a)] for name, found in usable.items()}
     first = next(iter(hellos))
     for candidate in wide[first]:
         within = {
@@ -224,45 +226,17 @@ def choose_networks(hellos: Mapping[str, Hello], dialled: Mapping[str, ProbeResu
     return Networks(chosen, one_host=False)
 
 
-def _usable(
-    name: str,
-    up: Hello,
-    asked: Mapping[str, Collection[str]],
-    dialled: Mapping[str, ProbeResult],
-) -> list[Address]:
-    """Return the addresses of a member that all which dialled it reached."""
-    askers = [other for other, names in asked.items() if other != name and name in names]
-    return [
-        found
-        for found in up.addresses
-        if all(found.ip in dialled[asker].reached[name] for asker in askers)
-    ]
-
-
 def _refuse_unreached(
     hellos: Mapping[str, Hello],
     asked: Mapping[str, Collection[str]],
     dialled: Mapping[str, ProbeResult],
 ) -> None:
-    wrong: list[tuple[str, str]] = []
-    for asker, names in asked.items():
-        wrong += [(asker, other) for other in names if not dialled[asker].reached[other]]
-    if not wrong:
-        return
-    listed = "; ".join(_unreached(asker, other, hellos) for asker, other in wrong[:_NAMED])
-    more = f"; and {len(wrong) - _NAMED} more pairs" if len(wrong) > _NAMED else ""
-    msg = (
-        f"{listed}{more}: MPI needs any port open between all members; open them, or their network"
-    )
-    raise FiberError(msg)
-
-
-def _unreached(asker: str, other: str, hellos: Mapping[str, Hello]) -> str:
-    up = hellos[other]
-    tried: Sequence[str] = [a.ip for a in up.addresses if not _is_loopback(a)]
-    where = f"{asker} (on {hellos[asker].host.name}) cannot reach {other} (on {up.host.name})"
-    return f"{where} at {', '.join(tried) or 'any address'} port {up.port}"
-
-
-def _is_loopback(found: Address) -> bool:
-    return ipaddress.ip_address(found.ip).is_loopback
+    wrong = [
+        (asker, hellos[asker], other, hellos[other], dialled[asker], other)
+        for asker, names in asked.items()
+        for other in names
+        if not dialled[asker].reached[other]
+    ]
+    if wrong:
+        msg = f"{unreached(wrong)}; MPI needs any port open between all members; open them, or their network"
+        raise FiberError(msg)
