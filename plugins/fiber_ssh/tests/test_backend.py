@@ -13,7 +13,7 @@ from fiber.exceptions import BackendUnavailableError
 from fiber.model import JobState, Reason, ReasonKind
 from fiber.testing import programs
 from fiber.testing.kit.driver import Driver
-from fiber_ssh import exec_channel
+from fiber_ssh import agent_link, exec_channel
 from fiber_ssh.agent_archive import agent_archive
 from fiber_ssh.config import SshConfig
 from fiber_ssh.hosts import read_hosts
@@ -164,6 +164,19 @@ def test_a_host_gets_the_agents_code_once(connect, config, monkeypatch):
     monkeypatch.setattr(exec_channel, "agent_archive", lambda: (digest, b"no code"))
 
     assert connect(alpha).is_up
+
+
+def test_an_agent_of_another_release_is_left_alone_and_named(connect, config, run_id, monkeypatch):
+    alpha, *_ = read_hosts(config)
+    mine = connect(alpha, run_id)
+    assert mine.is_up
+    monkeypatch.setattr(agent_link, "JOIN", "join of tomorrow")
+
+    other = connect(alpha, run_id)
+
+    assert not other.is_up
+    assert "another release of fiber has jobs there" in other.failure
+    assert mine.is_up
 
 
 def test_a_host_whose_key_is_not_the_known_one_is_refused(driver_with, config, world, tmp_path):

@@ -17,7 +17,7 @@ from fiber_ssh.connect import CONNECTION_ERRORS, Connection, connect
 from fiber_ssh.exec_channel import HostInfo, explain_end, open_agent
 from fiber_ssh.hosts import Host
 from fiber_ssh.log_follow import LogFollower, LogFollowers
-from fiber_ssh.remote.wire import Data, Message, decoder, pack
+from fiber_ssh.remote.wire import JOIN, Data, Message, decoder, pack
 from fiber_ssh.timing import SshTiming
 
 __all__ = ["AgentLink", "LeaseExpiredError", "Request"]
@@ -321,10 +321,7 @@ class AgentLink:
         self, channel: paramiko.Channel, out: queue.SimpleQueue[bytes | None]
     ) -> bool:
         decoding = decoder()
-        hello: Message = {"id": 0, "op": "list", "run": "-"}
-        if self._run_id is not None:
-            hello = {"id": 0, "op": "attach", "run": self._run_id, "lease": self._lease}
-        out.put(pack(hello))
+        out.put(pack({"id": 0, "op": JOIN, "run": self._run_id, "lease": self._lease}))
         attached = False
         while data := channel.recv(256 * 1024):
             decoding.feed(data)
@@ -332,6 +329,8 @@ class AgentLink:
                 if isinstance(message, Data):
                     self.followers.receive(message)
                 elif message.get("id") == 0:
+                    if "ok" not in message:
+                        raise self._error_of(message)
                     attached = True
                     self._attached(message, out)
                 else:
@@ -357,8 +356,7 @@ class AgentLink:
             self._out = out
             self.failure = ""
             self.was_up = True
-        if "ok" in message:
-            self._on_jobs(self, message["ok"]["jobs"])
+        self._on_jobs(self, message["ok"]["jobs"])
         self._tried.set()
         self._on_change(self)
 
@@ -386,6 +384,12 @@ class AgentLink:
             return UnknownJobError(f"{words} ({self.host.name})")
         if kind == "lapsed":
             return LeaseExpiredError(words)
+        if kind == "protocol":
+            return BackendUnavailableError(
+                "the agent of another release of fiber has jobs there; it is left alone, and the "
+                "host can be used once they have ended: wait, or end them with `fiber kill` of "
+                "that release"
+            )
         return BackendError(f"the agent on host {self.host.name} reports: {words}")
 
 

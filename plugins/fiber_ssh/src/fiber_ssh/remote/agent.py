@@ -235,7 +235,9 @@ class Agent:
 
     # -- requests; each returns its answer, or None where it comes later
 
-    def _do_attach(self, connection: Connection, message: Message) -> Message:
+    def _do_join(self, connection: Connection, message: Message) -> Message:
+        if message["run"] is None:
+            return {"ok": {"jobs": []}}
         run_id = str(message["run"])
         run = self._runs.get(run_id)
         if run is None:

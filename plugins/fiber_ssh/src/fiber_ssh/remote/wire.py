@@ -13,7 +13,7 @@ from typing import Any
 from fiber._agent.supervisor.messages import Decoder
 from fiber.exceptions import WireError
 
-__all__ = ["STREAMS", "Data", "Message", "decoder", "pack"]
+__all__ = ["JOIN", "STREAMS", "Data", "Message", "decoder", "pack"]
 
 Message = dict[str, Any]
 
@@ -23,6 +23,9 @@ _JSON, _OUTPUT = 0, 1
 #: nothing that either side sends is larger
 _LIMIT = 64 * 1024 * 1024
 
+#: first request of a connection; another word where messages get another meaning, so that an agent
+#: and a program of releases that do not understand each other find out before anything is done
+JOIN = "join"
 #: names of a job's outputs; the number of each is what is sent
 STREAMS = ("stdout", "stderr")
 
