@@ -7,7 +7,7 @@ import pytest
 
 from distributions import Answers
 from fiber._version import __version__
-from fiber.cli.group import BUILT_IN
+from fiber.cli.main import BUILT_IN
 
 
 def adding(command):

@@ -14,9 +14,9 @@ from fiber.testing import FakeProvider
 from fiber_local import checks
 from fiber_local.checks import run_checks
 from fiber_local.config import LocalConfig
-from fiber_local.devices import HostDevices
 from fiber_local.host_jobs import JournalFollower
 from fiber_local.plugin import fiber_listen_address
+from fiber_local.supervisors import HostDevices
 
 RUNNING = JobStatus(state=JobState.RUNNING)
 ENDED = JobStatus(state=JobState.FAILED, exit_code=1)

@@ -3,7 +3,7 @@
 :class:`RingController` has one thread, which runs an :class:`~fiber._base.threads.SharedLoop`: the members' pipes,
 callbacks that other threads post, and the machine's deadlines. A :class:`~fiber._ring.workers.GangProtocol` translates
 between members' messages and the machine's events: :class:`MemberProtocol` is that of rings, and
-:class:`fiber._ring.mpi.protocol.MpiProtocol` that of a run of mpirun. :class:`Outcome` is what users
+:class:`fiber._ring.mpi.run.MpiProtocol` that of a run of mpirun. :class:`Outcome` is what users
 wait for.
 
 Apart from ``ring``, which is what users call: this is the thread and the processes behind it.

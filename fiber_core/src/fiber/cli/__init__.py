@@ -5,8 +5,7 @@ the module of its name (``fiber top`` is in ``top``), which is imported when the
 add others by the hook ``fiber_commands``. The other modules:
 
 =========== =========================================================================
-main        the program: logging, errors, exit codes
-group       the lazy group of sub-commands
+main        the program: logging, errors, exit codes, sub-commands that are imported on use
 errors      errors and signals as exit codes
 options     options shared by commands, parsers of their values, options that backends add
 session     settings, plugins and backend of one command; runs that it begins

@@ -60,7 +60,7 @@ def problems(plugins: Plugins) -> list[str]:
 
 def _shadowed_commands(plugins: Plugins) -> list[str]:
     from fiber._version import __version__
-    from fiber.cli.group import BUILT_IN
+    from fiber.cli.main import BUILT_IN
 
     return [
         f"the command {name!r} is offered by fiber-core {__version__} and "

@@ -17,9 +17,8 @@ from fiber._ring.model import Failure, Host
 from fiber._ring.mpi import messages
 from fiber._ring.mpi.arguments import LAUNCHER, RunSpec
 from fiber._ring.mpi.hosts import MpiHost
-from fiber._ring.mpi.protocol import MpiProtocol
 from fiber._ring.mpi.rank_monitor import Begin, RankMonitor, Send, Verdict, ended_how
-from fiber._ring.mpi.run import gang
+from fiber._ring.mpi.run import MpiProtocol, gang
 from fiber._ring.protocol import Address, Hello, Probe, ProbeResult
 from fiber._ring.timing import MpiTiming
 from fiber._ring.workers import Connections, WorkerHandle

@@ -29,10 +29,10 @@ condition; ``run_objects`` takes ``_renewing`` before ``_lock``. No lock is held
 but for these, whose result all callers need: creating a run's Lease and Secret, renewing it,
 finding the own pod, creating a pod group and listing nodes.
 
-By subject: ``submission`` and ``groups`` create pods, ``watch``, ``lifecycle`` and ``timers`` follow them; ``client``, ``connection`` and ``flow_control`` make calls;
+By subject: ``submission`` and ``groups`` create pods, ``watch`` and ``lifecycle`` follow them; ``client`` and ``connection`` make calls, ``flow_control`` says when;
 ``websocket_client``, ``pod_exec``, ``port_forward`` and ``file_copy`` use WebSockets; ``in_pod``
 and ``address`` know where this process runs; ``building/`` makes images, ``doctor/`` checks the
 cluster. Modules that one other module imports are apart where they have a thread or a protocol of
-their own (``watch``, ``timers``, ``port_forward``), need rights that are optional (``capacity``), or are imported only when they are used
+their own (``watch``, ``port_forward``), need rights that are optional (``capacity``), or are imported only when they are used
 (``file_copy``).
 """

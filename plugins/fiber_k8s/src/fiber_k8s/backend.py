@@ -33,6 +33,7 @@ from fiber_k8s.address import is_outside
 from fiber_k8s.capacity import ClusterCapacity
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
+from fiber_k8s.flow_control import Timers
 from fiber_k8s.groups import PodGroups
 from fiber_k8s.lifecycle import PodLifecycle
 from fiber_k8s.names import PREFIX, object_name
@@ -42,7 +43,6 @@ from fiber_k8s.run_objects import RunObjects
 from fiber_k8s.status import deleted_status, job_of, status_of
 from fiber_k8s.submission import JobSubmitter
 from fiber_k8s.sweeping import Sweeper, sweep_finished
-from fiber_k8s.timers import Timers
 from fiber_k8s.watch import Watch
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
 from fiber_k8s.capacity import ClusterCapacity
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
+from fiber_k8s.flow_control import Timers
 from fiber_k8s.groups import PodGroups
 from fiber_k8s.logs import last_lines
 from fiber_k8s.names import PREFIX
@@ -44,7 +45,6 @@ from fiber_k8s.status import (
     status_of,
 )
 from fiber_k8s.submission import JobSubmitter
-from fiber_k8s.timers import Timers
 
 __all__ = ["PodLifecycle", "StuckPods", "is_scaling_up", "latest_messages"]
 

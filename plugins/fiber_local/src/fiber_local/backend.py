@@ -33,9 +33,8 @@ from fiber.model import (
 )
 from fiber_local import host_jobs
 from fiber_local.config import LocalConfig
-from fiber_local.devices import HostDevices
 from fiber_local.host_jobs import JournalFollower
-from fiber_local.supervisors import Supervisors
+from fiber_local.supervisors import HostDevices, Supervisors
 from fiber_local.timing import LocalTiming
 
 __all__ = ["LocalBackend"]

@@ -26,8 +26,7 @@ from fiber.model import (
     Timing,
 )
 from fiber_local.config import LocalConfig
-from fiber_local.devices import HostDevices
-from fiber_local.supervisors import Supervisors
+from fiber_local.supervisors import HostDevices, Supervisors
 from fiber_local.timing import LocalTiming
 
 __all__ = ["run_checks"]

@@ -1,4 +1,7 @@
-"""Supervisors of one backend: that of the run, and one for each detached job."""
+"""Supervisors of one backend: that of the run, and one for each detached job; and the devices of this host.
+
+Devices are probed once a kind, when a job first asks for it.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fiber._agent import rundir
 from fiber._agent.instructions import PRELOAD
+from fiber._agent.resources.probe import probe, provider_of
 from fiber._agent.supervisor import claim_channel, release_channel
 from fiber._agent.supervisor.client import (
     SupervisorClient,
@@ -20,13 +24,56 @@ from fiber._agent.supervisor.client import (
 from fiber._agent.supervisor.messages import Accepted, SupervisorOptions
 from fiber._agent.supervisor.start import start_supervisor
 from fiber._base.log import lazy_logger
+from fiber.abc import ResourceProvider
 from fiber.backend_parts.liveness import Owner, owner_of
 from fiber.exceptions import BackendUnavailableError
-from fiber.model import BackendContext, JobSpec, JobStatus, Timing
+from fiber.model import BackendContext, Device, JobSpec, JobStatus, Timing
 from fiber_local.config import LocalConfig
-from fiber_local.devices import HostDevices
 
-__all__ = ["Supervisors", "mark_detached"]
+__all__ = ["HostDevices", "Supervisors", "mark_detached"]
+
+
+class HostDevices:
+    """Probes resource providers and remembers their devices; thread-safe.
+
+    Args:
+        providers: installed resource providers, by kind.
+    """
+
+    def __init__(self, providers: Mapping[str, ResourceProvider]) -> None:
+        self._providers = providers
+        self._found: dict[str, tuple[Device, ...]] = {}
+        self._lock = threading.Lock()
+
+    def known(self) -> Mapping[str, int]:
+        """Return the number of devices of each kind that was probed."""
+        with self._lock:
+            return {kind: len(devices) for kind, devices in self._found.items()}
+
+    def find(self, kind: str) -> tuple[Device, ...]:
+        """Return all devices of a kind; probe them first where needed.
+
+        Raises:
+            ResourceError: no provider of that kind is installed, or its probe failed.
+        """
+        provider = provider_of(kind, self._providers)
+        with self._lock:
+            if kind not in self._found:
+                self._found[kind] = probe(provider)
+            return self._found[kind]
+
+    def offer(self, kinds: Iterable[str]) -> tuple[tuple[Device, ...], Mapping[str, bytes]]:
+        """Return all devices of some kinds, and their providers pickled by cloudpickle.
+
+        Raises:
+            ResourceError: as :meth:`find`.
+        """
+        from cloudpickle import cloudpickle
+
+        chosen = tuple(kinds)
+        devices = tuple(device for kind in chosen for device in self.find(kind))
+        return devices, {kind: cloudpickle.dumps(self._providers[kind]) for kind in chosen}
+
 
 log = lazy_logger()
 

@@ -23,7 +23,7 @@ Called by :mod:`fiber.cli`: ``fiber mpirun``, ``fiber ring apply`` and ``fiber r
 launcher of the runtime for jobs.
 
 * ``arguments``, ``manifest``: the specification of a run, from a command line or a manifest.
-* ``run``, ``protocol``, ``rank_monitor``, ``messages``: the gang of a run, what its members are told
+* ``run``, ``rank_monitor``, ``messages``: the gang of a run, what its members are told
   and say, and when mpirun is ended.
 * ``member_agent``, ``streams``, ``ranks``: the member agent, its commands and ranks.
 * ``agent``: the program in place of a remote shell.

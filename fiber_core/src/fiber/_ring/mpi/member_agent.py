@@ -3,7 +3,7 @@
 On the launcher it has a command socket, at which agents of mpirun request commands on members. An agent sends its
 three standard streams as descriptors with a line that has the length of the header; the header, host and command
 with a NUL between them; and then signal numbers, a line each. The answer is ``exit <code>`` or ``error <text>``.
-Apart from ``protocol``, its other end, which runs where the run was started.
+Apart from ``run``, its other end, which runs where the run was started.
 """
 
 from __future__ import annotations
