@@ -1,6 +1,6 @@
 """One map, apply or imap in the owner: its pickled function, its items and the sink of its results.
 
-Which of its items wait or run is a :class:`fiber._tasks.pending.call_state.CallState`.
+Which of its items wait or run is a :class:`fiber._tasks.pending.state.CallState`.
 """
 
 from __future__ import annotations
