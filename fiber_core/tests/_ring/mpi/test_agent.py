@@ -12,10 +12,9 @@ import pytest
 
 from commands import ran
 from fiber._ring.mpi import agent
-from fiber._ring.mpi.member_agent import CommandSocket
+from fiber._ring.mpi.member_agent import Command, CommandSocket, set_hostname
 from fiber._ring.mpi.messages import RankEnded, RankUp
 from fiber._ring.mpi.ranks import FOLDER, STRAY, RankRegistry, wrapped
-from fiber._ring.mpi.streams import Command, set_hostname
 from supervised import until_gone
 from wire_world import in_thread
 

@@ -1,4 +1,7 @@
-"""Frameworks that read environment variables: MXNet and XGBoost ``DMLC_`` ones, TensorFlow ``TF_CONFIG``."""
+"""Frameworks that read environment variables: MXNet and XGBoost ``DMLC_`` ones, TensorFlow ``TF_CONFIG``.
+
+Apart from the other frameworks, which do more than that and are imported when they are asked for.
+"""
 
 from __future__ import annotations
 

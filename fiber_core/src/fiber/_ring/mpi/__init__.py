@@ -25,7 +25,7 @@ launcher of the runtime for jobs.
 * ``arguments``, ``manifest``: the specification of a run, from a command line or a manifest.
 * ``run``, ``rank_monitor``, ``messages``: the gang of a run, what its members are told
   and say, and when mpirun is ended.
-* ``member_agent``, ``streams``, ``ranks``: the member agent, its commands and ranks.
+* ``member_agent``, ``ranks``: the member agent, its commands and ranks.
 * ``agent``: the program in place of a remote shell.
 * ``hosts``, ``implementations``: reachability, host files, settings of each MPI.
 """
