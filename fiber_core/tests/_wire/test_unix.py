@@ -8,9 +8,8 @@ import socket
 import pytest
 
 from fiber._base.threads import Reactor
-from fiber._wire.dialer import UnixDialer
 from fiber._wire.identity import Credentials
-from fiber._wire.listener import UnixListener
+from fiber._wire.listener import UnixDialer, UnixListener
 from fiber.exceptions import TransportError, WireError
 from wire_world import TIMEOUT, readable
 

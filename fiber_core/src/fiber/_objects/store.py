@@ -27,8 +27,8 @@ from fiber._objects.queue.messages import ItemWithReferences, Reference
 from fiber._objects.remote_object import RemoteObject
 from fiber._objects.waiting import Deadline
 from fiber._runtime import runtime
-from fiber._wire.dialer import SCHEME
 from fiber._wire.endpoint import Peer
+from fiber._wire.listener import SCHEME
 from fiber.exceptions import PeerLostError
 
 if TYPE_CHECKING:
