@@ -27,8 +27,8 @@ from fiber._wire.frames import Kind, Message
 from fiber._wire.handshake import DialerHandshake, Hello, ListenerHandshake
 from fiber._wire.identity import Credentials
 from fiber._wire.link import Link, socket_for
-from fiber._wire.listener import UnixListener
 from fiber._wire.nng import NngDialer, RawListener, RawSocket
+from fiber._wire.unix import UnixListener
 from fiber.exceptions import PeerLostError, TransportError
 from fiber.model.network import ListenAddress
 from fiber.model.timing import Timing

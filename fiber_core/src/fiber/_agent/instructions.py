@@ -28,7 +28,7 @@ PRELOAD = (
     "fiber._runtime.bootstrap",
     "fiber._workers.pool_process",
     "fiber._runtime.runtime",
-    "fiber._wire.listener",
+    "fiber._wire.unix",
     "multiprocessing.spawn",
     # by runpy, when it loads the main module
     "pkgutil",

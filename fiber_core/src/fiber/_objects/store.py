@@ -28,7 +28,7 @@ from fiber._objects.remote_object import RemoteObject
 from fiber._objects.waiting import Deadline
 from fiber._runtime import runtime
 from fiber._wire.endpoint import Peer
-from fiber._wire.listener import SCHEME
+from fiber._wire.unix import SCHEME
 from fiber.exceptions import PeerLostError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ handshake       mutual HMAC proof and version check; pure
 cpace           key exchange by a guessable secret, for the handshake; pure
 identity        id, key and TLS certificate of a run, or of an authkey
 endpoint        Endpoint, Peer, and the protocols of services and listeners
-listener        both sides of Unix sockets
+unix            both sides of Unix sockets
 nng             both sides over nng; with ``fork`` the only importer of pynng
 link, client    a connection to another process's endpoint; calls over it
 codec           objects to bytes: pickle, cloudpickle, exceptions with tracebacks

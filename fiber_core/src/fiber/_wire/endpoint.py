@@ -27,7 +27,7 @@ __all__ = ["Endpoint", "Listener", "Peer", "Service"]
 
 
 class Listener(Protocol):
-    """Listening sockets of one transport: ``listener.UnixListener`` or ``nng.NngListener``."""
+    """Listening sockets of one transport: ``unix.UnixListener`` or ``nng.NngListener``."""
 
     #: most unacknowledged frames to a peer
     window: float
@@ -335,7 +335,7 @@ class Endpoint:
     def _bind(self, url: str) -> str:
         # imported on use: a process that only talks on its own host never loads nng
         if url.startswith("unix:"):
-            from fiber._wire.listener import UnixListener
+            from fiber._wire.unix import UnixListener
 
             unix = self._listeners.get("unix") or UnixListener(
                 self._reactor,

@@ -23,7 +23,7 @@ _ACK_AFTER = frames.WINDOW // 2
 
 
 class _DialerSocket(Protocol):
-    """Dialing socket of one transport: ``listener.UnixDialer`` or ``nng.NngDialer``."""
+    """Dialing socket of one transport: ``unix.UnixDialer`` or ``nng.NngDialer``."""
 
     survives_exit: bool
 
@@ -50,7 +50,7 @@ def socket_for(url: str, max_frame: int, timing: Timing) -> _DialerSocket:
     """Make the dialing socket for a URL, not yet connected."""
     # imported on use: a process that only talks on its own host never loads nng
     if url.startswith("unix:"):
-        from fiber._wire.listener import UnixDialer
+        from fiber._wire.unix import UnixDialer
 
         return UnixDialer(max_frame=max_frame)
     from fiber._wire.nng import NngDialer
