@@ -53,8 +53,7 @@ def agent_answers(data: bytes) -> None:
 
     def take(_: AgentLink, found: Any) -> None:
         for record in found if isinstance(found, list) else [found]:
-            status.status_of(record, "host")
-            status.job_of(record, "ssh", "host")
+            status.read_record(record, "ssh", "host")
 
     told: Any = {"on_jobs": take, "on_job": take, "on_beat": mock.Mock(), "on_change": mock.Mock()}
     host, config = Host(name="host"), SshConfig(hosts="host")
