@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import logging
 import socket
 import threading
 
 import pytest
 from pynng import lib
 
-from fiber._wire import frames
+from fiber._wire import frames, nng
 from fiber._wire.descriptors import Connection
 from fiber._wire.frames import Kind
 from fiber._wire.identity import Credentials
-from fiber._wire.nng import _END, UnprovenConnections, build
+from fiber._wire.nng import _END, NngDialer, UnprovenConnections, build
 from fiber.exceptions import PeerLostError, TransportError
 from fiber.model.timing import Timing
 from waiting import until_steady
@@ -30,6 +32,7 @@ from wire_world import (
 )
 
 FRAME = frames.header(Kind.CAST, size=3) + b"abc"
+OFTEN = Timing(nng_check=0.05)
 
 
 def test_what_is_sent_to_a_pipe_that_never_was_is_gone(ours, theirs):
@@ -195,7 +198,35 @@ def fill_to_the_brim(sock):
         count += 1
 
 
-OFTEN = Timing(nng_check=0.05)
+def test_connections_come_and_go_whoever_holds_the_locks(listen):
+    """Else the holder, which may wait for a thread of nng's, and that thread would wait for each other."""
+    listening, dialer = listen("tls+tcp", timing=OFTEN), NngDialer(check_interval=0.05)
+    pipes = listening.endpoint._listeners["nng"]._socket._socket._pipes
+    # whether something is logged has to be found out again
+    logging.getLogger("pynng.nng").manager._clear_cache()
+    locks = logging._lock, listening.endpoint._reactor._lock
+
+    def holding(*locks, action):
+        with contextlib.ExitStack() as held:
+            for lock in locks:
+                held.enter_context(lock)
+            return action()
+
+    def dial():
+        dials = in_thread(
+            lambda: dialer.dial(listening.url, listening.credentials, timeout=TIMEOUT)
+        )
+        until(lambda: listening.endpoint._peers and dialer._pipe._admitted)
+        return dials
+
+    def close():
+        dialer.close()
+        until(lambda: not pipes)
+
+    holding(*locks, nng._lock, action=dial)()
+    # without the last one, which the thread needs that finds ends missed by nng
+    in_thread(lambda: holding(*locks, action=close))()
+    until(lambda: not listening.endpoint._peers)
 
 
 class TestWatch:

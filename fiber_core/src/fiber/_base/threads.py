@@ -35,6 +35,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
+from fiber._base.interpreter import unless_finalizing
 from fiber._base.log import lazy_logger
 
 log = lazy_logger()
@@ -211,6 +212,22 @@ def drained(reader: int) -> bytes:
         return b""
 
 
+class _Waker:
+    """A :func:`wake_pipe` that any thread uses without a lock: it is closed with the last reference to it."""
+
+    def __init__(self) -> None:
+        self.fd, self._writer = wake_pipe()
+
+    def wake(self) -> None:
+        """Wake whoever waits for :attr:`fd`; never blocks."""
+        wake(self._writer)
+
+    @unless_finalizing
+    def __del__(self) -> None:
+        os.close(self.fd)
+        os.close(self._writer)
+
+
 class SharedLoop(Loop):
     """A loop to which other threads give work: ``call_soon``, ``call_later`` and ``stop`` are for any.
 
@@ -222,13 +239,14 @@ class SharedLoop(Loop):
         super().__init__()
         self._max_wait = max_wait
         self._soon: deque[_Callback] = deque()
-        # of the timers and the wake-up pipe
+        # of the timers
         self._lock = threading.Lock()
         # when its thread looks for timers by itself, at the latest
         self._looks_at = 0.0
-        # -1 once closed: another thread may still have something to say
-        self._wake_read, self._wake_write = wake_pipe()
-        self.on_readable(self._wake_read, lambda: drained(self._wake_read))
+        # None once closed: another thread may still have something to say
+        self._waker: _Waker | None = _Waker()
+        fd = self._waker.fd
+        self.on_readable(fd, lambda: drained(fd))
         self._awake = False
         self._stopping = False
 
@@ -238,7 +256,7 @@ class SharedLoop(Loop):
         return False
 
     def call_soon(self, callback: _Callback) -> None:
-        """Run ``callback`` on the loop's thread."""
+        """Run ``callback`` on the loop's thread; takes no lock."""
         self._soon.append(callback)
         self._wake()
 
@@ -278,22 +296,17 @@ class SharedLoop(Loop):
 
     def close(self) -> None:
         """Release the descriptors; what is posted from now on is never run. Idempotent."""
-        with self._lock:
-            descriptors = self._wake_read, self._wake_write
-            self._wake_read = self._wake_write = -1
         super().close()
-        for fd in descriptors:
-            if fd >= 0:
-                os.close(fd)
+        self._waker = None
 
     def _wake(self) -> None:
         if self._awake or self.is_current:
             return
         self._awake = True
+        waker = self._waker
         try:
-            with self._lock:
-                if self._wake_write >= 0:
-                    wake(self._wake_write)
+            if waker is not None:
+                waker.wake()
         except BaseException:
             # interrupted, perhaps before it was written: the next call has to
             self._awake = False
@@ -334,7 +347,8 @@ class Reactor(SharedLoop):
     @property
     def is_current(self) -> bool:
         """True on the reactor's own thread."""
-        return threading.current_thread() is self._thread
+        # nothing that takes a lock, as to ask for the thread of one of nng's
+        return threading.get_ident() == self._thread.ident
 
     def add_reader(self, fd: int, action: Callable[[], Any]) -> None:
         """Call ``action`` whenever ``fd`` is readable."""

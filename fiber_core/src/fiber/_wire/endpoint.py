@@ -423,9 +423,14 @@ class Endpoint:
             listener.close_pipe(pipe)
 
     def _opened(self, listener: str, pipe: int) -> None:
-        # maybe on a thread of nng's; before the first frame, so that silent peers time out too
+        # maybe on a thread of nng's, where no lock is taken; before the first frame
         peer = self._peers[pipe] = Peer(self, self._listeners[listener], pipe)
-        self._await_proof(peer)
+        self._reactor.call_soon(functools.partial(self._greet, peer))
+
+    def _greet(self, peer: Peer) -> None:
+        if peer.alive and peer.hello is None:
+            # a silent peer times out too
+            self._await_proof(peer)
         descriptors.raise_limit(len(self._peers))
 
     def _await_proof(self, peer: Peer) -> None:

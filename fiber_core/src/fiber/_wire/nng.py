@@ -16,6 +16,9 @@ socket and is never reported, and what is sent afterwards vanishes in a buffer. 
 ends in the midst of traffic is lost so. No event reports it, so at ``Timing.nng_check`` the thread
 ``fiber-watch`` asks each TCP pipe for its peer's address, which only a connected socket has. The
 thread runs as long as there are such pipes.
+
+What pynng calls on nng's threads takes no lock: whoever holds one may wait for that very thread, as a thread
+does that closes a socket. It stores, and leaves the rest to the reactor or to the thread that dials.
 """
 
 from __future__ import annotations
@@ -23,8 +26,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import queue
 import select
 import socket
+import sys
 import threading
 import time
 import weakref
@@ -86,7 +91,20 @@ def _tune() -> None:
             lib.nng_init_set_parameter(getattr(lib, f"NNG_INIT_MAX_{name}_THREADS"), value)
         lib.nng_init_set_parameter(lib.NNG_INIT_NUM_RESOLVER_THREADS, 1)
         _replace_exit_handler()
+        # it logs on nng's threads, and to ask whether that is wanted may take logging's lock
+        pynng.nng.logger = _Silent()
         _tuned = True
+
+
+class _Silent:
+    """What pynng has for a logger."""
+
+    def debug(self, _message: str) -> None:
+        """Nobody sees it."""
+
+    def exception(self, _message: str) -> None:
+        """Show the error of a callback: a bug."""
+        sys.excepthook(*sys.exc_info())
 
 
 def _replace_exit_handler() -> None:
@@ -624,6 +642,7 @@ class NngListener:
         if connection is not None:
             self._pipes[pipe] = connection
         self._on_opened(pipe)
+        self._reactor.call_soon(watch)
 
     def _readable(self) -> None:
         with self.reading.lock:
@@ -810,6 +829,7 @@ class NngDialer(RawSocket):
                 raise HandshakeError(_tls_failed(url, text)) from error
             msg = f"cannot reach {url}: {text}"
             raise TransportError(msg) from error
+        watch()
         return used
 
     def send(self, head: Callable[[], bytes], pieces: Sequence[frames.Buffer] = ()) -> None:
@@ -907,15 +927,17 @@ class NngDialer(RawSocket):
         self._order = threading.Lock()
 
 
-_lock = threading.Lock()
-# pipes with the seconds between two checks and what is checked before
+# pipes with the seconds between two checks and what is checked before; changed by nng's threads
 _pipes: dict[int, tuple[Any, float, Callable[[], bool]]] = {}
-_empty = threading.Event()
+# has something once there are none
+_none_left: queue.SimpleQueue[None] = queue.SimpleQueue()
+# of the thread's beginning and end
+_lock = threading.Lock()
 _thread: threading.Thread | None = None
 
 
 def add(pipe: Any, interval: float, is_ours: Callable[[], bool] = lambda: True) -> None:
-    """Watch a pipe, if it is TCP.
+    """Have a pipe watched, if it is TCP, by the thread of :func:`watch`.
 
     Args:
         pipe: pynng's pipe.
@@ -923,53 +945,51 @@ def add(pipe: Any, interval: float, is_ours: Callable[[], bool] = lambda: True) 
         is_ours: checked before nng is called; False where user code has closed nng's descriptors,
             at which nng would abort the process.
     """
-    global _thread  # noqa: PLW0603 - one thread a process
     address = ffi.new("nng_sockaddr *")
     if lib.nng_pipe_get_addr(pipe.pipe, b"remote-address", address):
         # it has ended already, of which nng may never tell
         lib.nng_pipe_close(pipe.pipe)
         return
-    if address.s_family not in (lib.NNG_AF_INET, lib.NNG_AF_INET6):
-        return
-    with _lock:
+    if address.s_family in (lib.NNG_AF_INET, lib.NNG_AF_INET6):
         _pipes[pipe.id] = pipe.pipe, interval, is_ours
-        _empty.clear()
-        if _thread is None:
-            _thread = threading.Thread(target=_run, name="fiber-watch", daemon=True)
-            try:
-                _thread.start()
-            except RuntimeError:
-                # the interpreter is ending
-                _thread = None
 
 
 def remove(pipe: Any) -> None:
     """Stop watching a pipe."""
+    if _pipes.pop(pipe.id, None) is not None and not _pipes:
+        _none_left.put(None)
+
+
+def watch() -> None:
+    """Start the thread that watches, where there are pipes; not on a thread of nng's."""
+    global _thread  # noqa: PLW0603 - one thread a process
     with _lock:
-        _pipes.pop(pipe.id, None)
-        if not _pipes:
-            _empty.set()
+        if _thread is not None or not _pipes:
+            return
+        _thread = threading.Thread(target=_run, name="fiber-watch", daemon=True)
+        try:
+            _thread.start()
+        except RuntimeError:
+            # the interpreter is ending
+            _thread = None
 
 
 def _run() -> None:
     global _thread  # noqa: PLW0603 - as above
     while True:
         with _lock:
-            if not _pipes:
+            pipes = list(_pipes.items())
+            if not pipes:
                 _thread = None
                 return
-            pause = min(interval for _, interval, _ in _pipes.values())
-        _empty.wait(pause)
-        with _lock:
-            pipes = list(_pipes.items())
-        for number, (pipe, _, is_ours) in pipes:
+        with contextlib.suppress(queue.Empty):
+            _none_left.get(timeout=min(interval for _, (_, interval, _) in pipes))
+        for number, (pipe, _, is_ours) in list(_pipes.items()):
             if not is_ours():
-                with _lock:
-                    _pipes.pop(number, None)
+                _pipes.pop(number, None)
                 continue
             address = ffi.new("nng_sockaddr *")
             if lib.nng_pipe_get_addr(pipe, b"remote-address", address):
-                with _lock:
-                    _pipes.pop(number, None)
+                _pipes.pop(number, None)
                 # reports its end as any other; no effect where it was reported already
                 lib.nng_pipe_close(pipe)
