@@ -322,20 +322,21 @@ class AsyncResult(Generic[T]):
 
     def _wait(self, timeout: float | None) -> bool:
         """Wait until it is ready; False when ``timeout`` seconds have passed."""
-        if self.ready():
+        if self._completed or self.ready():
             return True
         woken = threading.Lock()
         woken.acquire()
-        session, entry = self.sent or (None, 0)
+        found = None if self.sent is None else self.sent[0].reading_of(self.sent[1])
+        reading, look = found or (None, None)
 
         def wake() -> None:
             woken.release()
-            if session is not None:
-                session.wake()
+            if reading is not None:
+                reading.wake()
 
         def wait(turn: float) -> bool:
-            if session is not None and session.wait(entry, self.ready, turn):
-                return self.ready()
+            if reading is not None and look is not None and reading.wait(look, self.ready, turn):
+                return self._completed or self.ready()
             return woken.acquire(True, turn)
 
         self.watch(wake)
@@ -393,7 +394,7 @@ class AsyncResult(Generic[T]):
 
     def _complete(self) -> None:
         self._reach(completed=True)
-        self._pool = None
+        self._pool = self.sent = None
 
     def _reach(self, *, completed: bool) -> None:
         """Note that the task has ended, or its callback too, and wake who waits for that."""

@@ -582,7 +582,7 @@ class CallbackThread:
 
     def is_current(self) -> bool:
         """True on the thread that runs the callbacks."""
-        return self._thread is threading.current_thread()
+        return self._thread is not None and self._thread is threading.current_thread()
 
     def _start(self) -> None:
         if self._thread is None:

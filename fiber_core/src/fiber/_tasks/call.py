@@ -64,8 +64,7 @@ class Unsendable:
 class _ItemsEnvelope:
     """Envelope of some items of a call that grows; the objects they refer to are released with it."""
 
-    def __init__(self) -> None:
-        self.refers = False
+    refers = False
 
     def on_release(self, action: Any) -> None:
         """Note that there is an action; it is called when this object is collected."""
@@ -126,7 +125,8 @@ class Call:
         self._some: dict[int, Any] = {}
         # by item of a call that grows; it may be pickled more than once
         self._envelopes: defaultdict[int, list[_ItemsEnvelope]] = defaultdict(list)
-        self._count = 0 if items is None else len(items)
+        #: items known so far
+        self.count = 0 if items is None else len(items)
         #: True once no more items are added
         self.closed = False
         #: who was sent items last, and in which entry
@@ -144,18 +144,13 @@ class Call:
         """True where items are still added."""
         return self._all is None and not self.closed
 
-    @property
-    def count(self) -> int:
-        """Items known so far."""
-        return self._count
-
     def extend(self, items: Iterable[Any]) -> int:
         """Add items to a call that grows; returns how many."""
-        before = self._count
+        before = self.count
         for item in items:
-            self._some[self._count] = item
-            self._count += 1
-        return self._count - before
+            self._some[self.count] = item
+            self.count += 1
+        return self.count - before
 
     def item(self, index: int) -> Any:
         """An item that has no outcome yet."""
@@ -261,4 +256,6 @@ class Call:
     def _slice(self, start: int, stop: int) -> list[Any]:
         if self._all is not None:
             return list(self._all[start:stop])
+        if stop - start == 1:
+            return [self._some[start]]
         return [self._some[index] for index in range(start, stop)]

@@ -26,10 +26,10 @@ from fiber._tasks.pending.state import HeldView
 from fiber._tasks.pending.table import PendingTable
 from fiber._tasks.protocol import DIGEST, Done, Mode, ReceivedOutcomes, Tasks, read_error
 from fiber._tasks.shared_payload import PayloadStore, SharedFunctions
-from fiber._wire import codec
+from fiber._wire import codec, frames
 from fiber._wire.endpoint import Peer
 from fiber._wire.frames import Kind, Message
-from fiber._wire.reading import Action
+from fiber._wire.reading import Action, Look, Reading
 from fiber.exceptions import TerminatedError, WireError
 from fiber.model.job import Attempt
 
@@ -44,7 +44,7 @@ class Session:
         name: its name in the pending table, never used twice.
         peer: its connection.
         target: number of the pool in messages.
-        look: what a thread that waits for an entry does with a message, see :meth:`wait`.
+        look: what a thread that waits for an entry does with a message.
     """
 
     def __init__(
@@ -126,14 +126,17 @@ class Session:
         """Send RETIRE: the worker is to exit."""
         self._peer.send(Kind.RETIRE, self._target, 0)
 
-    def wait(self, entry: int, is_over: Callable[[], bool], timeout: float) -> bool:
-        """Read what the worker tells of an entry, see :meth:`~fiber._wire.endpoint.Peer.wait`."""
-        look = functools.partial(self._look, self, entry)
-        return self._peer.wait(self._target, look, is_over, timeout)
+    def reading_of(self, entry: int) -> tuple[Reading, Look] | None:
+        """What reads the worker's messages, and what a thread that waits for an entry does with each, where it can."""
+        reading = self._peer.reading
+        if reading is None:
+            return None
 
-    def wake(self) -> None:
-        """Have the thread in :meth:`wait` look whether it is over."""
-        self._peer.wake()
+        def look(_: int, data: frames.Buffer) -> Action | None:
+            message = self._peer.look(data, self._target)
+            return None if message is None else self._look(self, entry, message)
+
+        return reading, look
 
     def disconnect(self) -> None:
         """Close the connection; the worker dials again, and others run what it held."""

@@ -248,7 +248,7 @@ class Client:
 
         link = self._link
 
-        def look_at(_: int, data: bytearray) -> Action | None:
+        def look_at(_: int, data: frames.Buffer) -> Action | None:
             frame = frames.parse(data)
             action = look(frame) if frame.is_whole and not self._closed else None
             if action is None:

@@ -18,7 +18,7 @@ from fiber._wire import descriptors, fork, frames
 from fiber._wire.frames import Kind, Message
 from fiber._wire.handshake import Hello, ListenerHandshake
 from fiber._wire.identity import Credentials
-from fiber._wire.reading import Action, Look, Reading
+from fiber._wire.reading import Action, Reading
 from fiber.exceptions import HandshakeError, TransportError, WireError
 from fiber.model.network import ListenAddress
 from fiber.model.timing import Timing
@@ -45,11 +45,8 @@ class Listener(Protocol):
     def send(self, pipe: int, head: bytes, pieces: Sequence[frames.Buffer]) -> None:
         """Send one frame; nothing happens where the pipe is closed."""
 
-    def wait(self, pipe: int, look: Look, is_over: Callable[[], bool], timeout: float) -> bool:
-        """Read one pipe in the handler thread's place; False where it reads, see :class:`Reading`."""
-
-    def wake(self, pipe: int) -> None:
-        """Have the thread in :meth:`wait` look whether it is over."""
+    def reading_of(self, pipe: int) -> Reading | None:
+        """The reading of one pipe, if threads that wait take part in it."""
 
     def close_pipe(self, pipe: int) -> None:
         """Close one pipe."""
@@ -168,31 +165,10 @@ class Peer:
             if self._waiting:
                 self._flush()
 
-    def wait(
-        self,
-        target: int,
-        look: Callable[[Message], Action | None],
-        is_over: Callable[[], bool],
-        timeout: float,
-    ) -> bool:
-        """Read its messages in the handler thread's place; False where that reads.
-
-        Args:
-            target: whose messages the thread waits for.
-            look: called with each of them, see :meth:`~fiber._wire.reading.Reading.wait`.
-            is_over: see there.
-            timeout: see there.
-        """
-
-        def look_at(_: int, data: bytearray) -> Action | None:
-            message = self.look(data, target)
-            return None if message is None else look(message)
-
-        return self._listener.wait(self._pipe, look_at, is_over, timeout)
-
-    def wake(self) -> None:
-        """Have the thread in :meth:`wait` look whether it is over."""
-        self._listener.wake(self._pipe)
+    @property
+    def reading(self) -> Reading | None:
+        """The reading of its pipe alone, if threads that wait take part in it."""
+        return self._listener.reading_of(self._pipe)
 
     def look(self, data: frames.Buffer, target: int) -> Message | None:
         """A frame's message for a target; None where it is not whole, or for others.
@@ -260,7 +236,7 @@ _MAX_WARNINGS = 32
 class Service(Protocol):
     """Handler of the messages for one target; called on the handler thread, must not wait.
 
-    Where a thread waits by :meth:`Peer.wait`, it takes up messages itself.
+    A thread that takes part in :attr:`Peer.reading` takes up messages itself.
     """
 
     def on_message(self, peer: Peer, message: Message) -> None:
@@ -381,7 +357,7 @@ class Endpoint:
         if self._reading is None:
             return False
 
-        def look_at(pipe: int, data: bytearray) -> Action | None:
+        def look_at(pipe: int, data: frames.Buffer) -> Action | None:
             peer = None if self._closed else self._peers.get(pipe)
             message = None if peer is None else peer.look(data, target)
             if peer is None or message is None or message.kind is not Kind.CAST:

@@ -46,7 +46,7 @@ from fiber._base.threads import Reactor, Timer
 from fiber._wire import descriptors, fork, frames
 from fiber._wire.descriptors import Connection, SocketAddress
 from fiber._wire.identity import Credentials
-from fiber._wire.reading import Look, Reading
+from fiber._wire.reading import Reading
 from fiber.exceptions import HandshakeError, TransportError
 from fiber.model.timing import Timing
 
@@ -556,12 +556,8 @@ class NngListener:
         if self._trusted is not None:
             self._trusted.add(pipe)
 
-    def wait(self, pipe: int, look: Look, is_over: Callable[[], bool], timeout: float) -> bool:
-        """Return False: of one pipe alone nothing can be received."""
-        return False
-
-    def wake(self, pipe: int) -> None:
-        """Nothing to do: nobody waits for one pipe."""
+    def reading_of(self, pipe: int) -> None:
+        """None: of one pipe alone nothing can be received."""
 
     def close_pipe(self, pipe: int) -> None:
         """Close one pipe."""

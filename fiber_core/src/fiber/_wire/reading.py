@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from fiber._base.interpreter import unless_finalizing
 from fiber._base.threads import Reactor, drained, wake, wake_pipe
@@ -32,7 +32,7 @@ from fiber.exceptions import TransportError, WireError
 #: what is to be done with a frame, once it is consumed; doing it twice does no harm
 Action: TypeAlias = Callable[[], object]
 #: looks at a frame and its pipe's number: what a waiting thread does with it; None for the handler thread's
-Look: TypeAlias = Callable[[int, Any], Action | None]
+Look: TypeAlias = Callable[[int, Buffer], Action | None]
 
 
 # errors of epoll for a descriptor that nng has closed, or user code has closed or replaced
@@ -47,10 +47,10 @@ class Source(Protocol):
 
     @property
     def held(self) -> tuple[int, Buffer] | None:
-        """The frame that was looked at last and not consumed."""
+        """What was looked at last and not consumed."""
 
     def peek(self) -> tuple[int, Buffer] | None:
-        """The next frame with the number of its pipe; None where there is none now."""
+        """The next frame with the number of its pipe, empty where it is not whole; None where there is none now."""
 
     def consume(self) -> None:
         """Let the frame that was looked at go."""
@@ -190,7 +190,7 @@ class Reading:
                 action()
             except BaseException:
                 # an interrupt
-                if source.held is not frame:
+                if source.held is None:
                     action()
                 raise
             return True

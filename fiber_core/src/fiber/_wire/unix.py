@@ -26,7 +26,7 @@ from fiber._base.sockets import accept_on
 from fiber._base.threads import Reactor
 from fiber._wire import descriptors, fork, frames
 from fiber._wire.identity import Credentials
-from fiber._wire.reading import Action, Look, Reading
+from fiber._wire.reading import Reading
 from fiber.exceptions import PeerLostError, TransportError, WireError
 
 #: how URLs of such sockets begin
@@ -67,8 +67,8 @@ class _Connection:
         """What was looked at last and not consumed."""
         return self._held[0] if self._held else None
 
-    def peek(self) -> tuple[int, bytes] | None:
-        """What there is to receive now, empty at the end, with the connection's number; None for nothing."""
+    def peek(self) -> tuple[int, frames.Buffer] | None:
+        """The one frame that there is, with the connection's number; an empty one for several, and for a part."""
         if not self._held:
             # received and kept in one call, so that no interrupt can come between the two
             receives = zip((self.number,), map(self.socket.recv, _SIZES), strict=True)
@@ -78,7 +78,8 @@ class _Connection:
                 return None
             except OSError:
                 return self.number, b""
-        return self._held[0]
+        frame = frames.sole(self._held[0][1]) if self.deframer.is_between else None
+        return self.number, frame or b""
 
     def consume(self) -> None:
         """Let go what was looked at."""
@@ -177,29 +178,14 @@ class UnixListener:
         """Return an empty string: the peer is on this host."""
         return ""
 
-    def wait(self, number: int, look: Look, is_over: Callable[[], bool], timeout: float) -> bool:
-        """Read one connection in the handler thread's place, see :meth:`~fiber._wire.reading.Reading.wait`."""
+    def reading_of(self, number: int) -> Reading | None:
+        """The reading of one connection; none at first, on other systems than Linux, and at its end."""
         connection = self._connections.get(number)
         if connection is None:
-            return False
-        reading, deframer = connection.reading, connection.deframer
-        if reading is None:
-            if sys.platform == "linux":
-                self._reactor.call_soon(lambda: self._share(connection))
-            return False
-
-        def look_at(number: int, data: bytes) -> Action | None:
-            # of several frames, or of a large one, the handler thread takes up all
-            frame = frames.sole(data) if deframer.is_between else None
-            return None if frame is None else look(number, frame)
-
-        return reading.wait(look_at, is_over, timeout)
-
-    def wake(self, number: int) -> None:
-        """Have the thread in :meth:`wait` look whether it is over."""
-        connection = self._connections.get(number)
-        if connection is not None and connection.reading is not None:
-            connection.reading.wake()
+            return None
+        if connection.reading is None and sys.platform == "linux":
+            self._reactor.call_soon(lambda: self._share(connection))
+        return connection.reading
 
     def close_pipe(self, number: int) -> None:
         """Close one connection."""

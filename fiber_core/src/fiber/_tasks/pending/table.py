@@ -487,7 +487,10 @@ class PendingTable:
 
     def next_deadline(self) -> float | None:
         """When a :class:`~fiber._tasks.pending.events.Tick` must come; None where none need."""
-        return self._ledger.stragglers.next_deadline(len(self._ledger.available.idle))
+        watch = self._stragglers
+        if not (watch.heap or watch.revokes):
+            return None
+        return watch.next_deadline(len(self._available.idle))
 
     # Read access for the dispatcher.
 
