@@ -11,7 +11,7 @@ from fiber._objects.queue.tasks import TaskChannel, TaskQueueState
 from fiber.exceptions import PeerLostError
 from objects_world import put, take
 from queue_states import given, offer, only
-from wire_world import in_thread
+from wire_world import in_thread, until
 
 filled = functools.partial(queue_states.filled, kind=TaskQueueState)
 
@@ -171,6 +171,17 @@ def test_a_join_waits_for_all_and_for_every_waiter(tasks, remote):
     assert done(remote) == [True]
 
     assert [wait() for wait in waits] == [None, None]
+
+
+@pytest.mark.parametrize("waits_at_owner", [True, False])
+def test_a_task_that_somebody_waits_for_is_unfinished_as_any_other(tasks, remote, waits_at_owner):
+    here, there = (tasks, remote) if waits_at_owner else (remote, tasks)
+    for number in (1, 2):
+        waits = in_thread(take, here)
+        until(lambda: tasks._tasks._waiting)
+        put(there, b"1")
+        assert waits() == b"1"
+        assert tasks._tasks.unfinished == number
 
 
 def test_what_is_on_its_way_counts_for_whoever_joins(world, tasks):

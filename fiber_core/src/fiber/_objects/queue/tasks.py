@@ -179,6 +179,12 @@ class TaskQueueState(QueueState):
         self.unfinished += added
         return added
 
+    def deliver_now(self, item: Item) -> Deliver | None:
+        """See :class:`QueueState`."""
+        delivery = super().deliver_now(item)
+        self.unfinished += delivery is not None
+        return delivery
+
     def take_now(self) -> Item | None:
         """See :class:`QueueState`; the task never comes back, as the queue ends with its owner."""
         item = super().take_now()
@@ -250,6 +256,11 @@ class TaskChannel(Channel):
         self.states = [self._tasks]
         self._joiners: dict[int, _Joiner] = {}
         self._numbers = itertools.count(1)
+
+    @property
+    def endpoint(self) -> None:
+        """None: the handler thread alone counts its tasks, since an interrupt ends nothing there."""
+        return
 
     # -- for handles of this process
 
