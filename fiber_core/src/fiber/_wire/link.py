@@ -81,7 +81,8 @@ class Link:
         self.url = url
         self._max_frame = max_frame
         self._room = max_frame - frames.HEADER.size
-        self._received = 0
+        #: frames that have come
+        self.received = 0
         self._acked = 0
         self._large_message = threading.Lock()
         self._assembler = frames.Assembler()
@@ -178,15 +179,10 @@ class Link:
                 return None
             self.wait(wait)
 
-    @property
-    def received(self) -> int:
-        """Number of frames that have come."""
-        return self._received
-
-    @received.setter
-    def received(self, count: int) -> None:
-        self._received = count
-        if count - self._acked >= _ACK_AFTER:
+    def count(self, received: int) -> None:
+        """Set :attr:`received`, and acknowledge where no frame has done so for long."""
+        self.received = received
+        if received - self._acked >= _ACK_AFTER:
             self._socket.post(functools.partial(self._head, Kind.GRANT, 0, 0, 0))
 
     def wait(self, timeout: float | None = None) -> None:
@@ -226,12 +222,12 @@ class Link:
 
     def _head(self, kind: Kind, target: int, number: int, size: int) -> bytes:
         """The header of a frame that is sent now, which acknowledges what has come."""
-        self._acked = received = self._received
+        self._acked = received = self.received
         return frames.header(kind, ack=received, target=target, id=number, size=size)
 
     def _take(self, data: frames.Buffer) -> Message | None:
         message = self._assembler.feed(frames.parse(data))
-        self.received += 1
+        self.count(self.received + 1)
         return message
 
     def _handshake(self, credentials: Credentials, hello: Hello, timeout: float) -> Hello:

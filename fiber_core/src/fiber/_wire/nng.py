@@ -225,6 +225,9 @@ class _Opener(Protocol):
 class RawSocket:
     """Base of both sides: a raw nng socket, opened, read and closed."""
 
+    # True where a message's header begins with the number of one of many pipes
+    _has_pipes = False
+
     def __init__(self, opener: _Opener, *, max_frame: int, buffer: int, **options: int) -> None:
         fork.check()
         _tune()
@@ -279,8 +282,9 @@ class RawSocket:
                     check(code)
                 return None
         message = holder[0]
-        # with a listener it begins with the pipe's number; a dialer has one pipe
-        pipe = int.from_bytes(ffi.buffer(lib.nng_msg_header(message), 4), "big")
+        pipe = 0
+        if self._has_pipes:
+            pipe = int.from_bytes(ffi.buffer(lib.nng_msg_header(message), 4), "big")
         # writable, since arrays are made of it without another copy
         body = bytearray(ffi.buffer(lib.nng_msg_body(message), lib.nng_msg_len(message)))
         frame = pipe, body
@@ -347,6 +351,8 @@ class RawListener(RawSocket):
     Args:
         check_interval: seconds between two checks whether its connections are there.
     """
+
+    _has_pipes = True
 
     def __init__(
         self,
