@@ -9,6 +9,7 @@ import pytest
 
 import fiber
 from fiber._runtime import runtime
+from fiber._wire import listener
 from fiber.exceptions import TerminatedError
 from interrupts import interrupted_while_reading
 from pool_tasks import die_once, note_and_nap, same, square
@@ -87,6 +88,25 @@ def test_an_interrupt_anywhere_harms_no_other_task(pool):
     assert number > 100
     pool.close()
     in_thread(pool.join)()
+
+
+def test_only_so_many_connections_take_descriptors_for_it(pool, monkeypatch):
+    monkeypatch.setattr(listener, "_MOST_SHARED", 1)
+    with fiber.Pool(1) as other:
+        for _ in range(3):
+            assert other.apply(square, (2,)) == 4
+            with held_handler_thread():
+                # by now its connection would be shared
+                pass
+        assert len(readings()) == 1
+    other.join()
+    # a place is free again once the one that has it has ended
+    pool.terminate()
+    pool.join()
+    until(lambda: not readings())
+    with fiber.Pool(1) as other:
+        share(other)
+    other.join()
 
 
 def test_a_worker_that_dies_meanwhile_is_replaced_and_the_task_runs_again(pool, tmp_path):

@@ -179,7 +179,7 @@ class Peer:
         if self.hello is None or not self.alive:
             return None
         frame = frames.parse(data)
-        if frame.target != target or frame.kind is Kind.PART or len(frame.body) != frame.size:
+        if frame.target != target or not frame.is_whole:
             return None
         self.acknowledged(frame.ack)
         return frame

@@ -33,6 +33,9 @@ from fiber.exceptions import PeerLostError, TransportError, WireError
 SCHEME = "unix://"
 _CHUNK = 256 * 2**10
 _DIALER_CHUNK = 64 * 2**10
+#: most connections that threads that wait read: each takes three descriptors more, and what is asked for
+#: one at a time is asked of few
+_MOST_SHARED = 16
 #: bytes that a thread that waits receives at once
 _SIZES = (64 * 2**10,)
 #: backlog of connections; the kernel has a limit of its own
@@ -124,6 +127,8 @@ class UnixListener:
         self._pause = pause
         self._listeners: list[tuple[socket.socket, str]] = []
         self._connections: dict[int, _Connection] = {}
+        # those of them that have a reading
+        self._shared = 0
         self._chunk = memoryview(bytearray(_CHUNK))
         self._closed = False
         fork.register(self)
@@ -179,11 +184,12 @@ class UnixListener:
         return ""
 
     def reading_of(self, number: int) -> Reading | None:
-        """The reading of one connection; none at first, on other systems than Linux, and at its end."""
+        """The reading of one connection; none at first, where many have one, on other systems than Linux, and at its end."""
         connection = self._connections.get(number)
         if connection is None:
             return None
-        if connection.reading is None and sys.platform == "linux":
+        has_room = self._shared < _MOST_SHARED and sys.platform == "linux"
+        if connection.reading is None and has_room:
             self._reactor.call_soon(lambda: self._share(connection))
         return connection.reading
 
@@ -221,12 +227,18 @@ class UnixListener:
 
     def _share(self, connection: _Connection) -> None:
         """Have threads that wait take part in the reading of a connection."""
-        if connection.is_closed or connection.reading is not None:
+        is_shared = connection.is_closed or connection.reading is not None
+        if is_shared or self._shared >= _MOST_SHARED:
             return
+        read = functools.partial(self._read_shared, connection)
+        try:
+            connection.reading = Reading(connection, self._reactor, read)
+        except OSError as error:
+            if error.errno not in descriptors.NO_ROOM:
+                raise
+            return
+        self._shared += 1
         self._reactor.on_readable(connection.fd, None)
-        connection.reading = Reading(
-            connection, self._reactor, functools.partial(self._read_shared, connection)
-        )
 
     def _read_shared(self, connection: _Connection) -> None:
         assert connection.reading is not None
@@ -291,6 +303,7 @@ class UnixListener:
         self._reactor.remove_reader(connection.fd)
         if connection.reading is not None:
             connection.reading.stop()
+            self._shared -= 1
         with connection.lock:
             connection.is_closed = True
             connection.waiting.clear()
