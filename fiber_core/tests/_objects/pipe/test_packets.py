@@ -229,6 +229,17 @@ class TestMemories:
         assert {put(), put()} == {second, third}
         assert put() not in {first, second, third}
 
+    def test_large_items_and_small_ones_have_memory_of_their_own(self, ends, kept):
+        used = {20 * INLINE: set(), 2 * INLINE: set()}
+        for _ in range(3):
+            for size, memories_of_size in used.items():
+                ends[0].put(bytes(size))
+                memories_of_size.add(kept[-1])
+            for _ in used:
+                content(ends[1].take())
+        large, small = used.values()
+        assert (len(large), len(small), len(large | small)) == (1, 1, 2)
+
     def test_a_reader_that_stands_still_keeps_the_memory_of_others_from_nobody(self, ends, kept):
         kept += [memories.Memory() for _ in range(10)]
         for one in kept:
@@ -275,8 +286,8 @@ class TestMemories:
             assert len(memories._maps) <= 2
         monkeypatch.setattr(receive_buffers, "_KEPT_SIZE", 3 * INLINE)
         monkeypatch.setattr(receive_buffers, "_MOST_KEPT_SIZE", 0)
-        ends[0].put(pickle.dumps(b"huge" * INLINE))
-        assert decode(ends[1].take()) == b"huge" * INLINE
+        ends[0].put(pickle.dumps(b"larger" * INLINE))
+        assert decode(ends[1].take()) == b"larger" * INLINE
         assert not memories._maps
 
     def test_that_of_a_message_which_was_not_sent_is_used_again(self, ends, kept):

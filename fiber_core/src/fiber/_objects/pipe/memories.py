@@ -41,10 +41,8 @@ _FREE, _USED = b"\0", b"\1"
 _TAG_AT, _TAG_SIZE = 8, 16
 _COUNT_AT, _COUNT, _PLACE = 24, struct.Struct("=Q"), struct.Struct("=QQ")
 _MOST_PLACES = (_HEAD - _COUNT_AT - _COUNT.size) // _PLACE.size
-#: the fewest and most memfds that a process keeps for its next items, and how it looks for a free one: the last
-#: is in the CPU's cache, the first was sent before all others
-_FEWEST, _MOST = 2, 256
-_LOOKS = (-1, 0, 0, 0)
+#: the fewest and most memfds that a process keeps for its next items, and how much larger one may be than its item
+_FEWEST, _MOST, _MUCH = 2, 256, 4
 #: bytes of the largest item whose memory is kept
 _LARGEST = 64 * 2**20
 #: most items in memory that a process has at a time; each is a descriptor
@@ -117,14 +115,16 @@ _kept: list[Memory] = []
 _size_of = operator.attrgetter("size")
 
 
-def take() -> Memory:
-    """Memory for an item: one that is kept and that nobody uses, or new."""
-    for at in _LOOKS:
+def take(size: int) -> Memory:
+    """Memory for an item of about so many bytes: one that is kept and that nobody uses, or new."""
+    fitting = [one for one in list(_kept) if size <= one.size <= _MUCH * size]
+    # the last one is in the CPU's cache, those that were sent first are read first
+    for found in (*fitting[-1:], *fitting[:3]) if fitting else _kept[-1:]:
         try:
             # before it is looked at: another thread may close what is kept
-            found = _kept.pop(at)
-        except IndexError:
-            break
+            _kept.remove(found)
+        except ValueError:
+            continue
         if not found.is_used:
             found.prepare()
             return found
@@ -266,10 +266,12 @@ def _mapped(descriptor: int, size: int) -> mmap.mmap:
     """Memory of another process, as it was mapped before or anew."""
     tag = os.pread(descriptor, _TAG_SIZE, _TAG_AT)
     with _mapping:
-        found = _maps.pop(tag, None)
-        if found is None or len(found) < _HEAD + size:
-            found = _mapped_anew(descriptor)
-        _maps[tag] = found
+        found = _maps.get(tag)
+        if found is not None and len(found) >= _HEAD + size:
+            _maps.move_to_end(tag)
+            return found
+        found = _maps[tag] = _mapped_anew(descriptor)
+        _maps.move_to_end(tag)
         most = descriptors.limited_share(16, _MOST)
         while len(_maps) > most or receive_buffers.is_too_much(sum(map(len, _maps.values()))):
             _maps.popitem(last=False)

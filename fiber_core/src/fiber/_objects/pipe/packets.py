@@ -79,7 +79,7 @@ class Packet:
             self._pieces.append(data if type(data) is bytes else bytes(data))
         else:
             if self._memory is None:
-                self._memory = memories.take()
+                self._memory = memories.take(self._size + size)
                 self._memory.write(b"".join(self._pieces), 0)
             self._memory.write(memoryview(data).cast("B"), self._size)
             if receive_buffers.LEAST <= size <= receive_buffers.MOST and memories.is_of_array(data):
