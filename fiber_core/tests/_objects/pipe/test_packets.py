@@ -240,16 +240,33 @@ class TestMemories:
         large, small = used.values()
         assert (len(large), len(small), len(large | small)) == (1, 1, 2)
 
-    def test_a_reader_that_stands_still_keeps_the_memory_of_others_from_nobody(self, ends, kept):
-        kept += [memories.Memory() for _ in range(10)]
-        for one in kept:
-            one.is_used = True
-        used = set()
+    def test_a_reader_that_stands_still_keeps_the_memory_of_others_from_nobody(
+        self, ends, kept, monkeypatch
+    ):
+        monkeypatch.setattr(memories, "_MOST_LOOKS", 4)
+
+        def put_and_read(count):
+            for _ in range(count):
+                ends[0].put(bytes(2 * INLINE))
+            used = set(kept[-count:])
+            for _ in range(count):
+                content(ends[1].take())
+            return used
+
+        stuck = PacketSocket.pair(lambda *_: None)
         for _ in range(10):
-            ends[0].put(bytes(2 * INLINE))
-            used.add(kept[-1])
-            content(ends[1].take())
-        assert len(used) == 1
+            stuck[0].put(b"unread" * INLINE)
+        waited_for = set(kept)
+        assert len({one for _ in range(10) for one in put_and_read(1)}) == 1
+        for _ in range(100 * memories._MOST_LOOKS):
+            put_and_read(2)
+        free = set(kept)
+        assert not waited_for & free
+        assert put_and_read(2) <= free
+        # it is the reader's all the same
+        assert [content(stuck[1].take()) for _ in range(10)] == [b"unread" * INLINE] * 10
+        for one in stuck:
+            one.close()
 
     def test_large_arrays_are_their_receivers_own_and_all_else_is_what_pickle_makes_of_it(
         self, ends

@@ -43,6 +43,8 @@ _COUNT_AT, _COUNT, _PLACE = 24, struct.Struct("=Q"), struct.Struct("=QQ")
 _MOST_PLACES = (_HEAD - _COUNT_AT - _COUNT.size) // _PLACE.size
 #: the fewest and most memfds that a process keeps for its next items, and how much larger one may be than its item
 _FEWEST, _MOST, _MUCH = 2, 256, 4
+#: how often memory may be wanted for another item before it is no longer waited for
+_MOST_LOOKS = 16
 #: bytes of the largest item whose memory is kept
 _LARGEST = 64 * 2**20
 #: most items in memory that a process has at a time; each is a descriptor
@@ -59,6 +61,8 @@ class Memory:
         self._map: mmap.mmap | None = None
         #: bytes of the largest item so far
         self.size = 0
+        #: how often it was wanted for another item while this one was used
+        self.looks = 0
 
     @property
     def is_used(self) -> bool:
@@ -86,6 +90,7 @@ class Memory:
 
     def prepare(self) -> None:
         """Map it for the next item: its pages are there."""
+        self.looks = 0
         if self._map is None or len(self._map) < _HEAD + self.size:
             # more slowly without
             with contextlib.suppress(OSError):
@@ -128,7 +133,12 @@ def take(size: int) -> Memory:
         if not found.is_used:
             found.prepare()
             return found
-        _kept.append(found)
+        found.looks += 1
+        if found.looks < _MOST_LOOKS:
+            _kept.append(found)
+        else:
+            # its item may stay unread for ever: its receiver has stopped, or is gone
+            found.close()
     return Memory()
 
 
