@@ -77,10 +77,16 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.part = "quick" if all_are_meant and not config.option.keyword else None
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Not even import what will not run: its asserts are rewritten, on each Python anew."""
+    is_left = config.option.part == "followers" and collection_path.suffix == ".py"
+    return True if is_left and not _follows(collection_path) else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     part = config.option.part
     # of what has failed in a part, other cases are not collected, and nothing is left to choose
-    if part is not None and not config.getoption("lf"):
+    if part is not None and not config.getoption("lf", default=False):
         kept = _chosen(part, items)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]
