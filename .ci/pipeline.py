@@ -168,7 +168,7 @@ def lanes(shop: Workshop, changes: Changes | None) -> list[list[Stage]]:
             Check("a newcomer (README)", newcomer),
         ],
         [
-            # the longest, which hardly computes
+            # the longest, which mostly waits
             Check("slurm", slurm, slurm_brief, OF_SLURM),
             Check("core on slurm", core_on_slurm, None, (*OF_REMOTE_JOBS, *OF_SLURM)),
             Check("mpi", mpi, None, OF_MPI),
