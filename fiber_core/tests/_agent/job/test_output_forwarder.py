@@ -6,7 +6,7 @@ import pytest
 
 import fiber
 from children import start
-from fiber._agent.job.output_forwarder import OutputForwarder
+from fiber._agent.job.parent_link import OutputForwarder
 from waiting import until
 
 PIECE = b"x" * (1 << 16)

@@ -13,7 +13,7 @@ Invariants:
 * The main thread runs the event loop: it reaps, passes signals on and moves output, and never waits
   for the network. The thread ``fiber-parent-link`` owns the connection. Between them are two deques
   and two pipes that wake the other side; a lock guards the queue of output
-  (:class:`~.output_forwarder.OutputForwarder`). Where streams come into the job there is the
+  (:class:`~.parent_link.OutputForwarder`). Where streams come into the job there is the
   reactor of :mod:`fiber._tunnel.server` besides.
 * The last status is sent until the parent acknowledges it, or its connection or lease is gone.
 * SIGTERM from the platform takes the job's place away: where the parent can have the processes
@@ -21,6 +21,6 @@ Invariants:
   (:class:`~fiber._agent.job.server.Drain`).
 
 The parent's half is :mod:`fiber._launch.remote_monitor`. Modules: ``main`` (from configuration to
-the forked children), ``server`` (the supervisor), ``parent_link``, ``output_forwarder``,
-``config``, ``folder`` (the job's private folder).
+the forked children), ``server`` (the supervisor), ``parent_link``, ``config``, ``folder`` (the
+job's private folder).
 """

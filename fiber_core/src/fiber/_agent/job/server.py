@@ -21,15 +21,16 @@ from typing import TYPE_CHECKING
 from fiber._agent import instructions
 from fiber._agent.job import folder
 from fiber._agent.job.config import SupervisorConfig, supervisor_ident
-from fiber._agent.job.output_forwarder import OutputForwarder, open_sinks
 from fiber._agent.job.parent_link import (
     Acknowledged,
     Connected,
     Lost,
+    OutputForwarder,
     ParentEvent,
     ParentLink,
     Received,
     Refused,
+    open_sinks,
 )
 from fiber._agent.lease import LeaseTable
 from fiber._agent.supervisor import kernel, messages, orphans
