@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fiber._tasks.pending import (
+from fiber._tasks.pending.events import (
     Abandon,
     Accept,
     CallAdded,
@@ -15,7 +15,6 @@ from fiber._tasks.pending import (
     Dispatch,
     ItemsAdded,
     ItemsWithdrawn,
-    PendingTable,
     Requeue,
     Retire,
     RetryPolicy,
@@ -30,6 +29,7 @@ from fiber._tasks.pending import (
     WorkerJoined,
     WorkerLost,
 )
+from fiber._tasks.pending.table import PendingTable
 from fiber.model import Reason, ReasonKind
 from fiber.model.job import Attempt
 

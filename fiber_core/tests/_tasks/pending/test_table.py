@@ -2,7 +2,7 @@
 
 import pytest
 
-from fiber._tasks.pending import (
+from fiber._tasks.pending.events import (
     Accept,
     BatchPolicy,
     CallAdded,
@@ -10,7 +10,6 @@ from fiber._tasks.pending import (
     Dispatch,
     ItemsAdded,
     ItemsWithdrawn,
-    PendingTable,
     Retire,
     RetryPolicy,
     Revoke,
@@ -25,6 +24,7 @@ from fiber._tasks.pending import (
     WorkerJoined,
     WorkerLost,
 )
+from fiber._tasks.pending.table import PendingTable
 from fiber.exceptions import WireError
 from fiber.model import Reason, ReasonKind
 from fiber.model.job import Attempt
