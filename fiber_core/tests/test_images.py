@@ -69,11 +69,8 @@ class TestReading:
 
         assert why in str(caught.value)
 
-    def test_another_tag_takes_the_place_of_tag_and_digest(self):
-        found = Reference.parse(f"{ECR}/a:1@sha256:{SUM}")
-
-        assert str(found.tagged("2")) == f"{ECR}/a:2"
-        assert found.name == f"{ECR}/a"
+    def test_a_name_has_neither_tag_nor_digest(self):
+        assert Reference.parse(f"{ECR}/a:1@sha256:{SUM}").name == f"{ECR}/a"
 
     @given(st.text(max_size=40))
     def test_any_text_is_read_or_refused(self, text):

@@ -69,10 +69,6 @@ class Reference:
             raise _wrong(text, f"it is longer than {_LONGEST} characters")
         return cls(registry=registry, repository=repository, tag=tag or None, digest=digest or None)
 
-    def tagged(self, tag: str) -> Reference:
-        """Return the same repository with another tag, and without a digest."""
-        return Reference(registry=self.registry, repository=self.repository, tag=tag)
-
     @property
     def name(self) -> str:
         """The name without tag and digest."""

@@ -36,10 +36,6 @@ _REASONS = {
 }
 #: words of Slurm that say nothing, or what is message better by the exit code
 _EMPTY = {"", "None", "(null)", "NonZeroExitCode", "JobLaunchFailure", "RaisedSignal"}
-#: why a job that waits will never run
-NEVER = re.compile(
-    r"PartitionConfig|BadConstraints|JobHeldAdmin|InvalidAccount|InvalidQOS|DependencyNeverSatisfied"
-)
 _TIME = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
 
 
