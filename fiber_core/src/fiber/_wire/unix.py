@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from fiber._base.interpreter import unless_finalizing
-from fiber._base.sockets import accept_on
+from fiber._base.sockets import NO_ROOM, accept_on
 from fiber._base.threads import Reactor
 from fiber._wire import descriptors, fork, frames
 from fiber._wire.identity import Credentials
@@ -234,7 +234,7 @@ class UnixListener:
         try:
             connection.reading = Reading(connection, self._reactor, read)
         except OSError as error:
-            if error.errno not in descriptors.NO_ROOM:
+            if error.errno not in NO_ROOM:
                 raise
             return
         self._shared += 1
