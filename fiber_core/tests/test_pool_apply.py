@@ -9,7 +9,7 @@ import pytest
 
 import fiber
 from fiber._runtime import runtime
-from fiber._wire import listener
+from fiber._wire import unix
 from fiber.exceptions import TerminatedError
 from interrupts import interrupted_while_reading
 from pool_tasks import die_once, note_and_nap, same, square
@@ -91,7 +91,7 @@ def test_an_interrupt_anywhere_harms_no_other_task(pool):
 
 
 def test_only_so_many_connections_take_descriptors_for_it(pool, monkeypatch):
-    monkeypatch.setattr(listener, "_MOST_SHARED", 1)
+    monkeypatch.setattr(unix, "_MOST_SHARED", 1)
     with fiber.Pool(1) as other:
         for _ in range(3):
             assert other.apply(square, (2,)) == 4

@@ -280,7 +280,7 @@ class Pool:
             self._groups.add(func, mode, result, [item])
         else:
             # by the time this is read it may be another thread's, whose entry is not waited for
-            result.sent = call.sent
+            result._sent = call.sent
         return result
 
     # -- many tasks

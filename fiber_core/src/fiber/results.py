@@ -261,8 +261,8 @@ class AsyncResult(Generic[T]):
         self._callback = callback
         self._error_callback = error_callback
         self._pool = pool
-        #: the worker that was given the task at once, and the entry: whoever waits may read its answer
-        self.sent: tuple[Session, int] | None = None
+        # the worker that was given the task at once, and the entry: whoever waits may read its answer
+        self._sent: tuple[Session, int] | None = None
         if callback is not None or error_callback is not None:
             # no thread can be started later, while the interpreter ends
             callbacks.start()
@@ -326,7 +326,7 @@ class AsyncResult(Generic[T]):
             return True
         woken = threading.Lock()
         woken.acquire()
-        found = None if self.sent is None else self.sent[0].reading_of(self.sent[1])
+        found = None if self._sent is None else self._sent[0].reading_of(self._sent[1])
         reading, look = found or (None, None)
 
         def wake() -> None:
@@ -394,7 +394,7 @@ class AsyncResult(Generic[T]):
 
     def _complete(self) -> None:
         self._reach(completed=True)
-        self._pool = self.sent = None
+        self._pool = self._sent = None
 
     def _reach(self, *, completed: bool) -> None:
         """Note that the task has ended, or its callback too, and wake who waits for that."""
