@@ -10,10 +10,11 @@ import pytest
 import fiber
 from fiber._runtime import runtime
 from fiber._wire import unix
+from fiber._wire.reading import Reading
 from fiber.exceptions import TerminatedError
 from interrupts import interrupted_while_reading
 from pool_tasks import die_once, note_and_nap, same, square
-from wire_world import TIMEOUT, in_thread, until
+from wire_world import TIMEOUT, in_thread, readable, until
 
 pytestmark = [
     pytest.mark.usefixtures("shared_runtime"),
@@ -66,6 +67,31 @@ def test_no_other_thread_of_the_program_takes_part(pool):
             pool.apply(square, ("text",))
 
 
+class PatientPool(fiber.Pool):
+    is_patient = False
+
+    def apply_async(self, *args):
+        result = super().apply_async(*args)
+        for reading in readings() if self.is_patient else ():
+            assert readable(reading._source.fd)
+            with held_handler_thread():
+                # it has had time to read
+                assert readable(reading._source.fd, seconds=0), "another thread has read it"
+        return result
+
+
+def test_an_answer_that_comes_before_the_wait_is_read_by_no_other_thread():
+    with PatientPool(1) as pool:
+        share(pool)
+        with held_handler_thread():
+            # by now it leaves the connection to the reading
+            pass
+        assert pool.apply(square, (2,)) == 4
+        pool.is_patient = True
+        assert [pool.apply(square, (x,)) for x in range(3)] == [0, 1, 4]
+    pool.join()
+
+
 def test_an_interrupt_anywhere_harms_no_other_task(pool):
     for _ in range(20):
         # classes of values compile what makes them only then
@@ -74,7 +100,10 @@ def test_an_interrupt_anywhere_harms_no_other_task(pool):
     while was_interrupted:
         number += 1
         with held_handler_thread():
-            _, was_interrupted = interrupted_while_reading(number, lambda: pool.apply(square, (3,)))
+            # once it was sent
+            _, was_interrupted = interrupted_while_reading(
+                number, lambda: pool.apply(square, (3,)), Reading._lead
+            )
         for reading in readings():
             if reading._role.locked():
                 # by an interrupt just behind its acquisition, or before its release: the handler thread
@@ -85,7 +114,7 @@ def test_an_interrupt_anywhere_harms_no_other_task(pool):
             pass
         assert pool.apply(square, (number,)) == number**2
         share(pool)
-    assert number > 100
+    assert number > 50
     pool.close()
     in_thread(pool.join)()
 

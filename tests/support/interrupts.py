@@ -14,8 +14,10 @@ from fiber._wire.reading import Reading
 CHECKS = "CALL", "RESUME", "JUMP_BACKWARD"
 
 
-def interrupted_while_reading(number: int, action: Callable[[], Any]) -> tuple[Any, bool]:
-    """Run an action that is interrupted at the n-th place within :meth:`Reading.wait` where it could be.
+def interrupted_while_reading(
+    number: int, action: Callable[[], Any], within: Any = Reading.wait
+) -> tuple[Any, bool]:
+    """Run an action that is interrupted at the n-th place within a function where it could be.
 
     Returns:
         Its result, and whether it was interrupted: CPython looks for signals behind calls, where a
@@ -26,7 +28,7 @@ def interrupted_while_reading(number: int, action: Callable[[], Any]) -> tuple[A
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal places, depth
-        is_outermost = frame.f_code is Reading.wait.__code__
+        is_outermost = frame.f_code is within.__code__
         depth += is_outermost * {"call": 1, "return": -1}.get(event, 0)
         if not depth:
             return None

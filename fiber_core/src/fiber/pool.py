@@ -13,10 +13,12 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast, overload
 
+from fiber._base.threads import TURN
 from fiber._runtime.start import supervisor_ahead, warm_runtime
 
 if TYPE_CHECKING:
     from fiber._tasks.call import Call
+    from fiber._tasks.dispatcher import Session
     from fiber._tasks.protocol import Mode
     from fiber._watch.progress import Watch
     from fiber._workers.group import WorkerGroup
@@ -170,6 +172,8 @@ class Pool:
         # not looked up for each task
         self._result_class = AsyncResult
         self._lock = threading.RLock()
+        # of the worker that was given the last task of apply()
+        self._last_session: Session | None = None
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self._groups = WorkerGroups(options, "pool")
         self._open_calls = OpenCalls(
@@ -223,7 +227,34 @@ class Pool:
         kwds: Mapping[str, Any] | None = None,
     ) -> T:
         """``func(*args, **kwds)`` in a worker; its result, or its exception raised here."""
-        return self.apply_async(func, args, kwds).get()
+        result: AsyncResult[T] | None = None
+        entry = 0
+
+        def begin() -> AsyncResult[T]:
+            nonlocal result, entry
+            result = self.apply_async(func, args, kwds)
+            if result.sent is not None:
+                self._last_session, entry = result.sent
+            return result
+
+        session = self._last_session
+        reading = None if session is None else session.reading
+        if session is None or reading is None:
+            return begin().get()
+
+        def is_over() -> bool:
+            # also where another worker was given it
+            return result is None or result.sent is None or result.sent[0] is not session
+
+        def watch() -> None:
+            begin().watch(reading.wake)
+
+        # the next task goes to the same worker in most cases: it may answer before this thread goes on
+        reading.wait(lambda _, data: session.look(entry, data), is_over, TURN, watch)
+        if result is None:
+            return begin().get()
+        result.unwatch(reading.wake)
+        return result.get()
 
     @overload
     def apply_async(
@@ -280,7 +311,7 @@ class Pool:
             self._groups.add(func, mode, result, [item])
         else:
             # by the time this is read it may be another thread's, whose entry is not waited for
-            result._sent = call.sent
+            result.sent = call.sent
         return result
 
     # -- many tasks

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections import deque
@@ -261,8 +262,8 @@ class AsyncResult(Generic[T]):
         self._callback = callback
         self._error_callback = error_callback
         self._pool = pool
-        # the worker that was given the task at once, and the entry: whoever waits may read its answer
-        self._sent: tuple[Session, int] | None = None
+        # for the pool: the worker that was given the task at once, and the entry
+        self.sent: tuple[Session, int] | None = None
         if callback is not None or error_callback is not None:
             # no thread can be started later, while the interpreter ends
             callbacks.start()
@@ -322,26 +323,15 @@ class AsyncResult(Generic[T]):
 
     def _wait(self, timeout: float | None) -> bool:
         """Wait until it is ready; False when ``timeout`` seconds have passed."""
-        if self._completed or self.ready():
+        if self.ready():
             return True
         woken = threading.Lock()
         woken.acquire()
-        found = None if self._sent is None else self._sent[0].reading_of(self._sent[1])
-        reading, look = found or (None, None)
-
-        def wake() -> None:
-            woken.release()
-            if reading is not None:
-                reading.wake()
-
-        def wait(turn: float) -> bool:
-            if reading is not None and look is not None and reading.wait(look, self.ready, turn):
-                return self._completed or self.ready()
-            return woken.acquire(True, turn)
-
+        wake = woken.release
         self.watch(wake)
         try:
-            return in_turns(wait, None if timeout is None else max(0.0, timeout))
+            limit = None if timeout is None else max(0.0, timeout)
+            return in_turns(functools.partial(woken.acquire, True), limit)
         finally:
             if not self._completed:
                 self.unwatch(wake)
@@ -394,7 +384,7 @@ class AsyncResult(Generic[T]):
 
     def _complete(self) -> None:
         self._reach(completed=True)
-        self._pool = self._sent = None
+        self._pool = self.sent = None
 
     def _reach(self, *, completed: bool) -> None:
         """Note that the task has ended, or its callback too, and wake who waits for that."""

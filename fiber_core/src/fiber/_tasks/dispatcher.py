@@ -29,7 +29,7 @@ from fiber._tasks.shared_payload import PayloadStore, SharedFunctions
 from fiber._wire import codec, frames
 from fiber._wire.endpoint import Peer
 from fiber._wire.frames import Kind, Message
-from fiber._wire.reading import Action, Look, Reading
+from fiber._wire.reading import Action, Reading
 from fiber.exceptions import TerminatedError, WireError
 from fiber.model.job import Attempt
 
@@ -116,7 +116,7 @@ class Session:
         """Send REVOKE: the worker is to hand back what it has not begun of an entry."""
         self._peer.send(Kind.REVOKE, self._target, 0, [protocol.entry(entry)])
 
-    def look(self, now: float, interval: float) -> None:
+    def ask_memory(self, now: float, interval: float) -> None:
         """Send LOOK, unless that was done less than ``interval`` seconds ago: the worker tells of itself."""
         if self._asked is None or now - self._asked >= interval:
             self._asked = now
@@ -126,17 +126,15 @@ class Session:
         """Send RETIRE: the worker is to exit."""
         self._peer.send(Kind.RETIRE, self._target, 0)
 
-    def reading_of(self, entry: int) -> tuple[Reading, Look] | None:
-        """What reads the worker's messages, and what a thread that waits for an entry does with each, where it can."""
-        reading = self._peer.reading
-        if reading is None:
-            return None
+    @property
+    def reading(self) -> Reading | None:
+        """What reads the worker's messages, where threads that wait take part in it."""
+        return self._peer.reading
 
-        def look(_: int, data: frames.Buffer) -> Action | None:
-            message = self._peer.look(data, self._target)
-            return None if message is None else self._look(self, entry, message)
-
-        return reading, look
+    def look(self, entry: int, data: frames.Buffer) -> Action | None:
+        """What a thread that waits for an entry does with a frame, see :class:`~fiber._wire.reading.Reading`."""
+        message = self._peer.look(data, self._target)
+        return None if message is None else self._look(self, entry, message)
 
     def disconnect(self) -> None:
         """Close the connection; the worker dials again, and others run what it held."""
@@ -659,7 +657,7 @@ class Dispatcher:
         now = time.monotonic()
         with self.lock:
             for session in self._sessions.values():
-                session.look(now, interval)
+                session.ask_memory(now, interval)
             return {session.ident: session.memory for session in self._sessions.values()}
 
     def close(self) -> None:

@@ -102,13 +102,20 @@ class Reading:
         for fd in self._watched:
             reactor.add_reader(fd, read)
 
-    def wait(self, look: Look, is_over: Callable[[], bool], timeout: float) -> bool:
+    def wait(
+        self,
+        look: Look,
+        is_over: Callable[[], bool],
+        timeout: float,
+        begin: Callable[[], object] | None = None,
+    ) -> bool:
         """Read in the handler thread's place until something is over, or time has passed.
 
         Args:
             look: called with each frame.
             is_over: called before each wait; :meth:`wake` has it called once more.
             timeout: seconds.
+            begin: called first, once this thread reads: an answer to what it sends comes to no other.
 
         Returns:
             False where the handler thread reads: it has to be waited for in another way.
@@ -118,29 +125,15 @@ class Reading:
         if sys.platform == "linux" and may_read and self._role.acquire(blocking=False):
             try:
                 self._gate.modify(self._source.fd, 0)
-                end = time.monotonic() + timeout
-                while True:
-                    # before the looks: whoever ends the wait from now on wakes it
-                    self._polls = True
-                    if is_over() or self._is_stopped:
-                        break
-                    ready = self._poll.poll(max(0.0, 1000 * (end - time.monotonic())))
-                    self._polls = False
-                    if not ready:
-                        break
-                    if ready[-1][0] == self._wake_read:
-                        drained(self._wake_read)
-                    elif not self._take(look):
-                        self._reactor.call_soon(self._read)
-                        return False
+                if begin is not None:
+                    begin()
+                return self._lead(look, is_over, timeout)
             except BaseException as error:
                 # an interrupt; a frame may have been received, for which no descriptor is readable any more
                 self._reactor.call_soon(self._read)
                 if _is_closed(error):
                     return False
                 raise
-            else:
-                return True
             finally:
                 # nothing of Python's before it, in which an interrupt could prevent it
                 try:
@@ -171,6 +164,23 @@ class Reading:
         for fd in self._watched:
             self._reactor.remove_reader(fd)
         self._close()
+
+    def _lead(self, look: Look, is_over: Callable[[], bool], timeout: float) -> bool:
+        end = time.monotonic() + timeout
+        while True:
+            # before the looks: whoever ends the wait from now on wakes it
+            self._polls = True
+            if is_over() or self._is_stopped:
+                return True
+            ready = self._poll.poll(max(0.0, 1000 * (end - time.monotonic())))
+            self._polls = False
+            if not ready:
+                return True
+            if ready[-1][0] == self._wake_read:
+                drained(self._wake_read)
+            elif not self._take(look):
+                self._reactor.call_soon(self._read)
+                return False
 
     def _take(self, look: Look) -> bool:
         """Take up the next frame, if there is one; False where that is for the handler thread."""
