@@ -183,8 +183,8 @@ class Batch:
         seconds = self._unit_began - self._began
         done = Done(self._tasks.entry, self._from, stop, seconds, credits_)
         self._send([done.encode(), *self._outcomes.encode()])
-        if not credits_:
-            self._from, self._outcomes = stop, Outcomes()
+        # also behind the last one: what a task has returned is not held until the next one
+        self._from, self._outcomes = stop, Outcomes()
 
 
 K = TypeVar("K")
