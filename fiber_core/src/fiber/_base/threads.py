@@ -302,8 +302,8 @@ class SharedLoop(Loop):
     def _wake(self) -> None:
         if self._awake or self.is_current:
             return
-        self._awake = True
         waker = self._waker
+        self._awake = True
         try:
             if waker is not None:
                 waker.wake()

@@ -980,13 +980,14 @@ def _run() -> None:
     global _thread  # noqa: PLW0603 - as above
     while True:
         with _lock:
-            pipes = list(_pipes.items())
+            # copied at once: nng's threads change it
+            pipes = _pipes.copy()
             if not pipes:
                 _thread = None
                 return
         with contextlib.suppress(queue.Empty):
-            _none_left.get(timeout=min(interval for _, (_, interval, _) in pipes))
-        for number, (pipe, _, is_ours) in list(_pipes.items()):
+            _none_left.get(timeout=min(interval for _, interval, _ in pipes.values()))
+        for number, (pipe, _, is_ours) in _pipes.copy().items():
             if not is_ours():
                 _pipes.pop(number, None)
                 continue
