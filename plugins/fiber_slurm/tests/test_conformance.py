@@ -37,8 +37,11 @@ class OnCluster:
     patience = 60.0
 
     @pytest.fixture(autouse=True)
-    def _asks_often(self, monkeypatch):
+    def _asks_often(self, monkeypatch, request):
         """Have the kit's own backends ask this cluster four times a second: it has nothing else to do."""
+        if "nothing_is_asked" in request.node.name:
+            # judges the pauses that users have
+            return
 
         def at(scale):
             return attrs.evolve(BatchTiming.at(scale), ask=0.25, ask_idle=0.5)
