@@ -66,8 +66,9 @@ def test_giving_a_task_and_waiting_for_it_takes_the_caller_few_calls_of_function
                 sys.setprofile(note)
             pool.apply(same, (number,))
         sys.setprofile(None)
-    # 71 were counted, and 101 before
-    assert 0 < called / 50 < 90
+    # 122 were counted, for the whole of a task: the caller reads the answer, too. When another thread
+    # did, it took 71 of the caller's and 65 of that one's
+    assert 0 < called / 50 < 135
 
 
 def test_a_task_costs_no_more_than_it_did():

@@ -11,6 +11,7 @@ import pickle
 import pydoc
 import queue
 import sys
+import sysconfig
 import threading
 
 import attrs
@@ -26,7 +27,9 @@ from fiber.model import JobState, JobStatus
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(tmp_path / "first"), str(tmp_path / "second")])
+    # importlib.metadata imports modules of the standard library when it reads something
+    ours = str(tmp_path / "first"), str(tmp_path / "second"), sysconfig.get_path("stdlib")
+    monkeypatch.setattr(sys, "path", [*ours])
     distributions.version.cache_clear()
     yield tmp_path
     distributions.version.cache_clear()
