@@ -133,11 +133,6 @@ class Program:
         """Type."""
         os.write(self._end, text.encode())
 
-    def hang_up(self):
-        """Close its terminal."""
-        os.close(self._end)
-        self._end = os.open(os.devnull, os.O_RDONLY)
-
     def ends(self):
         """Wait for its end; returns its exit code and the rest of its output."""
         while self._read():
@@ -342,62 +337,6 @@ def test_the_second_ends_children_that_ignore_the_first(program, way, first):
     assert code == (-signal.SIGINT if first == "while it runs" else 0)
     assert "fiber: interrupted again: ending Process-" in output
     assert "Traceback" not in output
-
-
-def test_processes_have_no_terminal_and_outlive_one_with_a_program_that_ignores_its_hangup(
-    program, tmp_path
-):
-    one = program(
-        """
-        def look(end):
-            try:
-                os.close(os.open("/dev/tty", os.O_RDWR))
-            except OSError:
-                end.send(f"no terminal, leads its group: {os.getpgrp() == os.getpid()}")
-            end.recv()
-
-        def main():
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)
-            here, there = fiber.Pipe()
-            child = fiber.Process(target=look, args=(there,))
-            child.start()
-            found = here.recv()
-            print("ready", flush=True)
-            try:
-                os.read(0, 1)
-            except OSError:
-                pass  # what a terminal that has hung up answers
-            here.send("go on")
-            child.join()
-            with open("found", "w") as file:
-                file.write(f"{found}, exit code {child.exitcode}")
-        """
-    )
-    one.until("ready\n")
-    one.hang_up()
-    assert one.process.wait(PATIENCE) == 0
-    assert (tmp_path / "found").read_text() == "no terminal, leads its group: True, exit code 0"
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="others share out CPUs by processes alone")
-def test_the_kernel_which_shares_out_cpus_by_sessions_sees_processes_as_one_program_with_theirs(
-    program,
-):
-    one = program(
-        """
-        def tell(end):
-            end.send(os.getsid(0))
-
-        def main():
-            here, there = fiber.Pipe()
-            process = fiber.Process(target=tell, args=(there,))
-            process.start()
-            with fiber.Pool(1) as pool:
-                own = os.getsid(0)
-                print("process:", here.recv() == own, "worker:", pool.apply(os.getsid, (0,)) == own)
-        """
-    )
-    assert one.ends() == (0, "process: True worker: False\n")
 
 
 @pytest.fixture

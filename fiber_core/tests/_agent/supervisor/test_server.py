@@ -211,7 +211,7 @@ def listener_of(supervised):
     # it is there before anything is answered
     supervised.client.query()
     children = psutil.Process(supervised.process.pid).children()
-    (found,) = (child.pid for child in children if os.getpgid(child.pid) == os.getpgrp())
+    (found,) = (child.pid for child in children if os.getsid(child.pid) == os.getsid(0))
     return found
 
 

@@ -1,7 +1,7 @@
 """SIGINT to the program's process group, reported to the supervisor by a process that stays in it.
 
-A supervisor has a process group of its own, and so has each job: Ctrl-C, or a signal to the
-program's process group, reaches neither. With ``multiprocessing`` the children are in that group, and Ctrl-C
+A supervisor has a session of its own, and so has each job: Ctrl-C, or a signal to the program's
+process group, reaches neither. With ``multiprocessing`` the children are in that group, and Ctrl-C
 interrupts them with the program, whatever handler the program has. So the supervisor leaves a
 process in the group that does nothing but report SIGINT, which the supervisor passes on to the jobs
 in the foreground.
@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from fiber._agent.supervisor import kernel
 from fiber._agent.supervisor.descriptors import fill_standard_descriptors
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def blocked() -> Iterator[None]:
 
 
 def leave_group(channel: int) -> tuple[int, int]:
-    """Leave the program's group and terminal; a forked process stays behind in the group to report SIGINT.
+    """Begin a session; a forked process stays behind in the group to report SIGINT.
 
     To be called first of all, in a process that was started with these signals blocked; what came
     meanwhile is dropped.
@@ -76,7 +75,7 @@ def leave_group(channel: int) -> tuple[int, int]:
             os._exit(0)
     os.close(questions)
     os.close(answering)
-    kernel.leave_group()
+    os.setsid()
     for signum in _GROUP_SIGNALS:
         handler = signal.signal(signum, signal.SIG_IGN)
         signal.signal(signum, handler)

@@ -44,7 +44,6 @@ def main(descriptor: int, interrupts: tuple[int, int], *, early: bool = False) -
         if os.fork():
             # the starter waits for the first of the two only
             os._exit(0)
-        os.setsid()
         _leave_terminal(options.run_directory)
     kernel.set_title(DETACHED_TITLE if options.detached else SUPERVISOR_TITLE)
     limit = raise_descriptor_limit()
