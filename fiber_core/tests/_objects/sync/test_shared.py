@@ -636,6 +636,21 @@ def test_a_holder_that_is_cut_off_is_told_however_often_that_is_noticed(lock, ot
         assert lock.shared.acquire(timeout=20)
 
 
+def test_one_whose_owner_is_lost_while_it_is_mapped_is_cut_off(lock, other, monkeypatch):
+    theirs = other.remote(lock)
+    share = theirs._share
+
+    def lose(memory, begin):
+        shared = share(memory, begin)
+        theirs.fail(PeerLostError())
+        return shared
+
+    monkeypatch.setattr(theirs, "_share", lose)
+    mapped = theirs.map(lock.where)
+    with pytest.raises(PeerLostError):
+        mapped.acquire()
+
+
 # -- processes that do not map the memory
 
 

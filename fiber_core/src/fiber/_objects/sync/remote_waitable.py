@@ -96,6 +96,8 @@ class RemoteWaitable(RemoteObject):
                     memory = map_arena(Location(*location), lambda: self._store.node.directory)
                 if memory is not None:
                     self._shared = self._share(memory, begin)
+                    # it may have been lost meanwhile, when there was nothing to cut off
+                    self._cut_off_lost()
             return self._shared
 
     def _share(self, memory: mmap.mmap, begin: int) -> SharedState:
@@ -253,7 +255,10 @@ class RemoteWaitable(RemoteObject):
             self._requests.clear()
         for sent in waiting:
             self._wake(sent)
-        if self._shared is not None:
+        self._cut_off_lost()
+
+    def _cut_off_lost(self) -> None:
+        if self._error is not None and self._shared is not None:
             self._shared.cut_off(self._lost_error)
 
     # -- for subclasses
