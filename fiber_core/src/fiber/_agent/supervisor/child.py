@@ -100,6 +100,10 @@ def become(plan: ChildPlan) -> NoReturn:
 
 
 def _set_up(plan: ChildPlan) -> None:
+    # Not a group in the program's session, though Linux shares out a busy machine's CPUs by sessions: the
+    # supervisor would be in it as well, its process that reports interrupts is in the program's group,
+    # and at the end of that one the kernel counts the group as newly orphaned. It then hangs the program
+    # up if any process of its group is stopped.
     os.setsid()
     if not kernel.die_with_parent(plan.supervisor):
         os._exit(NOT_STARTED)
