@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks import tasks
+from benchmarks.model import Round
 
-__all__ = ["LARGE", "Exchange", "over_pipe", "seconds"]
+__all__ = ["LARGE", "Exchange", "over_pipe", "round_of", "seconds"]
 
 #: sends a message, and returns what comes back
 Exchange = Callable[[Any], Any]
@@ -23,6 +24,26 @@ def seconds(exchange: Exchange, message: Any, count: int) -> float:
     for _ in range(count):
         exchange(message)
     return (time.perf_counter() - start) / count
+
+
+def round_of(exchange: Exchange, name: str, small: int, large: int) -> Round:
+    """A round of two metrics: ``name`` is microseconds of a small message, ``name-bytes`` MB/s of large ones.
+
+    Args:
+        exchange: makes a round trip; one large message goes ahead, after which the process is up.
+        name: of the first metric.
+        small: how many small messages.
+        large: how many large ones.
+    """
+    message = bytes(LARGE)
+    exchange(message)
+
+    def once() -> dict[str, float]:
+        each = seconds(exchange, {"step": 1}, max(1, small))
+        took = seconds(exchange, message, max(1, large))
+        return {name: 1e6 * each, f"{name}-bytes": 2 * LARGE / took / 1e6}
+
+    return once
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks import tasks
 from benchmarks.model import FLOOR, OURS, Bar, Metric, Round, Sizes
-from benchmarks.round_trips import LARGE, Exchange, over_pipe, seconds
+from benchmarks.round_trips import Exchange, over_pipe, round_of
 
 CONTENDERS = (OURS, FLOOR)
 METRICS = (
@@ -32,16 +32,7 @@ METRICS = (
 @contextlib.contextmanager
 def prepare(contender: str, sizes: Sizes) -> Iterator[Round]:
     with (_fiber if contender == OURS else _bare)() as exchange:
-        large = bytes(LARGE)
-        # the process is up
-        exchange(large)
-
-        def once() -> dict[str, float]:
-            small = seconds(exchange, {"step": 1}, max(1, sizes.messages // 5))
-            took = seconds(exchange, large, max(1, sizes.messages // 500))
-            return {"remote": 1e6 * small, "remote-bytes": 2 * LARGE / took / 1e6}
-
-        yield once
+        yield round_of(exchange, "remote", sizes.messages // 5, sizes.messages // 500)
 
 
 @contextlib.contextmanager

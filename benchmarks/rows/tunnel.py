@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.model import FLOOR, OURS, Bar, Metric, Round, Sizes
-from benchmarks.round_trips import LARGE, over_pipe, seconds
+from benchmarks.round_trips import over_pipe, round_of
 
 CONTENDERS = (OURS, FLOOR)
 METRICS = (
@@ -37,16 +37,7 @@ def prepare(contender: str, sizes: Sizes) -> Iterator[Round]:
         import fiber
 
         with over_pipe(fiber) as exchange:
-            large = bytes(LARGE)
-            # the process is up, and the stream was measured
-            exchange(large)
-
-            def once() -> dict[str, float]:
-                small = seconds(exchange, {"step": 1}, max(1, sizes.messages // 10))
-                took = seconds(exchange, large, max(1, sizes.messages // 500))
-                return {"tunnel": 1e6 * small, "tunnel-bytes": 2 * LARGE / took / 1e6}
-
-            yield once
+            yield round_of(exchange, "tunnel", sizes.messages // 10, sizes.messages // 500)
 
 
 def _use_remote_backend(folder: Path, *, streams: bool) -> None:
