@@ -18,13 +18,6 @@ from wire_world import TIMEOUT, until
 
 
 @pytest.fixture
-def reactor():
-    reactor = Reactor("test-reactor")
-    yield reactor
-    reactor.stop()
-
-
-@pytest.fixture
 def called():
     return queue.Queue()
 

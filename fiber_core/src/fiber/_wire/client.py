@@ -250,8 +250,7 @@ class Client:
 
         def look_at(_: int, data: frames.Buffer) -> Action | None:
             frame = frames.parse(data)
-            is_whole = len(frame.body) == frame.size and frame.kind is not Kind.PART
-            action = look(frame) if is_whole and not self._closed else None
+            action = look(frame) if frame.is_whole and not self._closed else None
             if action is None:
                 return None
             received = link.received + 1

@@ -314,8 +314,8 @@ def joined(segments: Iterable[Buffer]) -> bytes:
 
 #: length prefix of a frame on a stream
 LENGTH = struct.Struct("<I")
-# frames up to this size are copied into one buffer, which costs less than gathering
-_JOIN_BELOW = 16 * 2**10
+#: frames up to this size are copied into one buffer, which costs less than gathering or appending
+JOIN_BELOW = 16 * 2**10
 # most buffers for one sendmsg(); IOV_MAX is 1024
 _MAX_GATHERED = 512
 
@@ -417,7 +417,7 @@ def stream_buffers(head: bytes, pieces: Sequence[Buffer]) -> tuple[list[Buffer],
     """Return the buffers to write to a stream for a frame, and their bytes in all."""
     size = len(head) + sum(map(len, pieces))
     length = LENGTH.pack(size)
-    if size <= _JOIN_BELOW:
+    if size <= JOIN_BELOW:
         return [b"".join((length, head, *pieces))], LENGTH.size + size
     if len(pieces) > _MAX_GATHERED:
         return [length + head, b"".join(pieces)], LENGTH.size + size

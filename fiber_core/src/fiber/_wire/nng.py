@@ -59,8 +59,6 @@ _UNPROVEN_SHARE, _MAX_UNPROVEN = 4, 1024
 _LOAD, _LOAD_BUSY = 0.005, 0.1
 # ends the routing header of a request; the other bits would be a request id of nng's own
 _END = b"\x80\0\0\1"
-# bytes up to which the pieces of a frame are joined: each piece is a call of nng's
-_JOIN_BELOW = 16 * 2**10
 _MESSAGE = ffi.typeof("nng_msg **")
 # first bytes of a dialer's pipe: REQ0 of the SP protocols
 _GREETING = b"\0SP\0\0\x30\0\0"
@@ -331,7 +329,8 @@ def build(route: bytes, head: bytes, pieces: Sequence[frames.Buffer]) -> Any:
     message = holder[0]
     try:
         code = lib.nng_msg_header_append(message, route, len(route))
-        if size <= _JOIN_BELOW:
+        if size <= frames.JOIN_BELOW:
+            # each piece would be a call of nng's
             code = code or lib.nng_msg_append(message, b"".join((head, *pieces)), size)
         else:
             code = code or lib.nng_msg_reserve(message, size)
