@@ -15,7 +15,7 @@ from fiber._wire import frames, nng
 from fiber._wire.descriptors import Connection
 from fiber._wire.frames import Kind
 from fiber._wire.identity import Credentials
-from fiber._wire.nng import _END, NngDialer, UnprovenConnections, build
+from fiber._wire.nng import NngDialer, UnprovenConnections, build
 from fiber.exceptions import PeerLostError, TransportError
 from fiber.model.timing import Timing
 from waiting import until_steady
@@ -191,7 +191,7 @@ def fill_to_the_brim(sock):
     """Hand over frames as long as none has to wait; how many."""
     count = 0
     while True:
-        message = build(_END, frames.header(Kind.CAST, size=2**16), [bytes(2**16)])
+        message = build(frames.header(Kind.CAST, size=2**16), [bytes(2**16)])
         if sock._offer(message):
             lib.nng_msg_free(message)
             return count

@@ -57,7 +57,9 @@ BACKLOG = 128
 _UNPROVEN_SHARE, _MAX_UNPROVEN = 4, 1024
 #: most processor time that checks of them may take (fraction), and while they are many
 _LOAD, _LOAD_BUSY = 0.005, 0.1
-# ends the routing header of a request; the other bits would be a request id of nng's own
+# ends the routing header of a request; the other bits would be a request id of nng's own. The receiver
+# takes it from the front of the bytes that come, so the sender has it in front of the body: nng encrypts
+# and sends its own length, a header, and the body of each message separately
 _END = b"\x80\0\0\1"
 _MESSAGE = ffi.typeof("nng_msg **")
 # first bytes of a dialer's pipe: REQ0 of the SP protocols
@@ -313,28 +315,29 @@ class RawSocket:
         self._socket.__dict__.pop("_socket", None)
 
 
-def build(route: bytes, head: bytes, pieces: Sequence[frames.Buffer]) -> Any:
+def build(head: bytes, pieces: Sequence[frames.Buffer], pipe: bytes = b"") -> Any:
     """Make an nng message; the caller frees it unless nng accepts it.
 
     Args:
-        route: nng's own header.
-        head: the frame's.
+        head: the frame's header.
         pieces: its body.
+        pipe: the number of the one of many pipes that it is for, which nng takes off.
     """
     fork.check()
-    size = len(head) + sum(map(len, pieces))
+    size = len(_END) + len(head) + sum(map(len, pieces))
     holder = ffi.new(_MESSAGE)
     if code := lib.nng_msg_alloc(holder, 0):
         check(code)
     message = holder[0]
     try:
-        code = lib.nng_msg_header_append(message, route, len(route))
+        if pipe:
+            code = lib.nng_msg_header_append(message, pipe, len(pipe))
         if size <= frames.JOIN_BELOW:
             # each piece would be a call of nng's
-            code = code or lib.nng_msg_append(message, b"".join((head, *pieces)), size)
+            code = code or lib.nng_msg_append(message, b"".join((_END, head, *pieces)), size)
         else:
             code = code or lib.nng_msg_reserve(message, size)
-            for piece in (head, *pieces):
+            for piece in (_END, head, *pieces):
                 code = code or lib.nng_msg_append(message, ffi.from_buffer(piece), len(piece))
         if code:
             check(code)
@@ -394,7 +397,7 @@ class RawListener(RawSocket):
 
     def send(self, pipe: int, head: bytes, pieces: Sequence[frames.Buffer]) -> None:
         """Send one frame to a peer; nothing happens where the pipe is gone."""
-        message = build(pipe.to_bytes(4, "big") + _END, head, pieces)
+        message = build(head, pieces, pipe.to_bytes(4, "big"))
         # never blocks: nng drops what a pipe has no room for, which the window prevents
         code = lib.nng_sendmsg(self._raw, message, 0)
         if code:
@@ -846,7 +849,7 @@ class NngDialer(RawSocket):
         waiter = None
         try:
             with self._order:
-                message = build(_END, head(), pieces)
+                message = build(head(), pieces)
                 code = self._offer(message)
                 if not code:
                     return
@@ -855,7 +858,8 @@ class NngDialer(RawSocket):
             while code:
                 self._wait(code, message)
                 with self._order:
-                    ffi.memmove(lib.nng_msg_body(message), head(), frames.HEADER.size)
+                    first = _END + head()
+                    ffi.memmove(lib.nng_msg_body(message), first, len(first))
                     code = self._offer(message)
                     if not code:
                         # before another sender's turn, whose header is newer
@@ -881,7 +885,7 @@ class NngDialer(RawSocket):
         it: a non-blocking send while another is under way leaves it with dangling pointers.
         """
         with self._order:
-            message = build(_END, head(), ())
+            message = build(head(), ())
             code = self._offer(message)
             if code:
                 lib.nng_msg_free(message)
