@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 from collections.abc import Iterable, Sequence
@@ -31,6 +32,11 @@ class Changes:
             later = self._git("diff", "--name-only", "--no-renames", "-z", self.base) or ""
             new = self._git("ls-files", "--others", "--exclude-standard", "-z") or ""
             self.paths = frozenset(f"{later}{new}".split("\0")) - {"", str(GREEN)}
+
+    @functools.cached_property
+    def head(self) -> str:
+        """The commit of the checkout, in short; without git nothing."""
+        return (self._git("rev-parse", "--short", "HEAD") or "").strip()
 
     def touch(self, beginnings: Iterable[str]) -> bool:
         """True where a path begins with one of these; always where the base is unknown."""

@@ -3,8 +3,9 @@
 The gate is what depends on the files that differ from the last commit at which the whole passed (see
 ``changes.py``), and always: the README's test command, the core on the main Python, what follows the
 standard library on an old and a new one, one file of scenarios for each engine, style, types,
-documentation, wheels and examples. The whole is every test everywhere; it is run before an issue is
-closed, and its success is written into ``.ci/green``.
+documentation, wheels and examples. Of an engine's tests it runs half, another half at each commit:
+most of what they cost is containers, hosts and batch jobs which start and end. The whole is every test
+everywhere; it is run before an issue is closed, and its success is written into ``.ci/green``.
 
 Stages run side by side in lanes. Every stage runs; any failure fails. A test that failed and passes
 alone is named in the last lines: it is a defect, and the whole has not passed.
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from changes import GREEN, Changes
@@ -54,6 +56,8 @@ OF_OBJECTS = (
 )
 #: processes of the stages that compute: another lane's run beside them
 AT_ONCE = ("-n", "3")
+#: and of the longest stage, which no other one may have to wait for in the end
+AT_ONCE_IN_LONGEST = ("-n", "4")
 K8S = "plugins/fiber_k8s/tests"
 #: all tests run it for what their environment has; stages with a framework or MPI run the others
 WHO_CAN_DO_WHAT = "tests/end_to_end/test_who_can_do_what.py"
@@ -116,12 +120,14 @@ class Check:
 
     name: str
     #: with all of its tests
-    whole: Callable[[Workshop, Running], object] | None
+    whole: Callable[..., object] | None
     #: in the gate, whatever has changed; None: nothing
     brief: Callable[[Workshop, Running], object] | None = None
-    #: beginnings of paths whose change runs the whole of it in the gate, too
+    #: beginnings of paths whose change has it run in the gate, too
     paths: tuple[str, ...] = ()
     minutes: float = 35
+    #: whether the gate runs half of the tests: ``whole`` takes what chooses them as ``half``
+    halved: bool = False
 
     def stage(self, shop: Workshop, changes: Changes | None) -> Stage | None:
         """Return what is to be run; with no changes given, all that there is."""
@@ -129,8 +135,12 @@ class Check:
         do = self.whole if touched and self.whole else self.brief
         if do is None:
             return None
-        name = self.name if do is self.whole else f"{self.name} (brief)"
-        return Stage(name, functools.partial(do, shop), self.minutes)
+        options, name = {}, self.name
+        if do is self.brief and do is not self.whole:
+            name += " (brief)"
+        elif self.halved and changes is not None:
+            options, name = {"half": changes.head}, f"{name} (half)"
+        return Stage(name, functools.partial(do, shop, **options), self.minutes)
 
 
 def lanes(shop: Workshop, changes: Changes | None) -> list[list[Stage]]:
@@ -156,21 +166,21 @@ def lanes(shop: Workshop, changes: Changes | None) -> list[list[Stage]]:
             Check("fuzz", fuzz),
         ],
         [
-            Check("docker", docker, docker_brief, OF_DOCKER),
-            Check("ssh", ssh, ssh_brief, OF_SSH),
-            Check("k8s on containers", k8s_on_containers, k8s_brief, OF_K8S),
+            Check("docker", docker, docker_brief, OF_DOCKER, halved=True),
+            Check("ssh", ssh, ssh_brief, OF_SSH, halved=True),
+            Check("k8s on containers", k8s_on_containers, k8s_brief, OF_K8S, halved=True),
             Check("k8s", k8s, k8s, OF_K8S),
             Check("style, types, docs", static, static),
             Check("wheels", wheels, wheels),
-            Check("core on docker", core_on_docker, None, OF_REMOTE_JOBS),
-            Check("core on ssh", core_on_ssh, None, OF_REMOTE_JOBS),
+            Check("core on docker", core_on_docker, None, OF_REMOTE_JOBS, halved=True),
+            Check("core on ssh", core_on_ssh, None, OF_REMOTE_JOBS, halved=True),
             Check("an ordinary user (README)", ordinary_user, None, OF_USERS),
             Check("a newcomer (README)", newcomer),
         ],
         [
             # the longest, which mostly waits
-            Check("slurm", slurm, slurm_brief, OF_SLURM),
-            Check("core on slurm", core_on_slurm, None, (*OF_REMOTE_JOBS, *OF_SLURM)),
+            Check("slurm", slurm, slurm_brief, OF_SLURM, halved=True),
+            Check("core on slurm", core_on_slurm, None, (*OF_REMOTE_JOBS, *OF_SLURM), halved=True),
             Check("mpi", mpi, None, OF_MPI),
         ],
     ]
@@ -185,7 +195,7 @@ def all_tests(shop: Workshop, it: Running) -> None:
     """The README's command, then the other tests, with nothing else in the environment."""
     python = shop.pythons[shop.main]
     for which in ((), ("--part", "rest")):
-        words = ("bootstrap.py", "test", *which, "-q", *AT_ONCE)
+        words = ("bootstrap.py", "test", *which, "-q", *AT_ONCE_IN_LONGEST)
         it.tests(python, *words, keeps=BARE, FIBER_REQUIRE=REQUIRED)
 
 
@@ -232,12 +242,12 @@ def python314(shop: Workshop, it: Running) -> None:
     it.tests(shop.pythons[shop.main], *words, FIBER_REQUIRE=REQUIRED.replace("gcc,", ""))
 
 
-def on_engine(shop: Workshop, it: Running, *words: str, **environ: str) -> None:
-    """Tests in the environment that all backends are in."""
+def on_engine(shop: Workshop, it: Running, *words: str, half: str = "", **environ: str) -> None:
+    """Tests in the environment that all backends are in; half of them, if a seed is given."""
     python = shop.environment(it, f"py{shop.main.replace('.', '')}-docker")
     environ.update(shop.engine(python))
     # the first test's time is also that of an engine and its image
-    words = ("-o", "timeout=240", "--durations=5", *words)
+    words = ("-o", "timeout=240", "--durations=5", f"--half={half}", *words)
     it.tests(python, "-m", "pytest", "-q", "-p", "fiber.testing.report", *words, **environ)
 
 
@@ -261,19 +271,19 @@ def k8s_brief(shop: Workshop, it: Running) -> None:
     on_engine(shop, it, f"{K8S}/end_to_end/test_scenarios.py")
 
 
-def docker(shop: Workshop, it: Running) -> None:
+def docker(shop: Workshop, it: Running, half: str = "") -> None:
     """The whole kit, the scenarios and the kills."""
-    on_engine(shop, it, "plugins/fiber_docker/tests")
+    on_engine(shop, it, "plugins/fiber_docker/tests", half=half)
 
 
-def ssh(shop: Workshop, it: Running) -> None:
+def ssh(shop: Workshop, it: Running, half: str = "") -> None:
     """The whole kit, the scenarios and the kills."""
-    on_engine(shop, it, "-n", "2", "plugins/fiber_ssh/tests")
+    on_engine(shop, it, "-n", "2", "plugins/fiber_ssh/tests", half=half)
 
 
-def slurm(shop: Workshop, it: Running) -> None:
+def slurm(shop: Workshop, it: Running, half: str = "") -> None:
     """The whole kit, the scenarios and the kills, on two clusters: most tests wait for Slurm."""
-    on_engine(shop, it, "-n", "2", "plugins/fiber_slurm/tests")
+    on_engine(shop, it, "-n", "2", "plugins/fiber_slurm/tests", half=half)
 
 
 def k8s(shop: Workshop, it: Running) -> None:
@@ -282,10 +292,10 @@ def k8s(shop: Workshop, it: Running) -> None:
     on_engine(shop, it, "-n", "2", K8S, *(f"--ignore={path}" for path in apart))
 
 
-def k8s_on_containers(shop: Workshop, it: Running) -> None:
+def k8s_on_containers(shop: Workshop, it: Running, half: str = "") -> None:
     """Scenarios, kills, drains and rings; the kit, the command and the rest are tox -e py311-k8s."""
     names = ("masters", "scenarios", "kills", "drain", "rings")
-    on_engine(shop, it, *(f"{K8S}/end_to_end/test_{name}.py" for name in names))
+    on_engine(shop, it, *(f"{K8S}/end_to_end/test_{name}.py" for name in names), half=half)
 
 
 def by_messages(shop: Workshop, it: Running) -> None:
@@ -299,20 +309,21 @@ def by_messages(shop: Workshop, it: Running) -> None:
     it.tests(*words, *killed, FIBER_LOCAL_TRANSPORT="tls")
 
 
-def core_on_docker(shop: Workshop, it: Running) -> None:
+def core_on_docker(shop: Workshop, it: Running, half: str = "") -> None:
     """Some of the core's tests, in containers."""
-    on_engine(shop, it, "-n", "2", "--fiber-backend", "docker", OF_CORE[0], OF_CORE[-1])
+    files = OF_CORE[0], OF_CORE[-1]
+    on_engine(shop, it, "-n", "2", "--fiber-backend", "docker", *files, half=half)
 
 
-def core_on_slurm(shop: Workshop, it: Running) -> None:
+def core_on_slurm(shop: Workshop, it: Running, half: str = "") -> None:
     """Some of the core's tests, as batch jobs, and rings."""
     words = (*OF_CORE, "fiber_core/tests/_ring/test_ring.py")
-    on_engine(shop, it, "-n", "2", "--fiber-backend", "slurm", *words)
+    on_engine(shop, it, "-n", "2", "--fiber-backend", "slurm", *words, half=half)
 
 
-def core_on_ssh(shop: Workshop, it: Running) -> None:
+def core_on_ssh(shop: Workshop, it: Running, half: str = "") -> None:
     """Some of the core's tests, on three hosts."""
-    on_engine(shop, it, "-n", "2", "--fiber-backend", "ssh", *OF_CORE)
+    on_engine(shop, it, "-n", "2", "--fiber-backend", "ssh", *OF_CORE, half=half)
 
 
 def mpi(shop: Workshop, it: Running) -> None:
@@ -387,7 +398,7 @@ def main(arguments: Sequence[str]) -> int:
     if unknown := set(arguments) - {"--all"}:
         print(f"usage: .ci/run [--all]; not {' '.join(sorted(unknown))}", file=sys.stderr)
         return 2
-    began = time.monotonic()
+    began, worked = time.monotonic(), processor_time()
     os.chdir(ROOT)
     shutil.rmtree(LOGS, ignore_errors=True)
     LOGS.mkdir()
@@ -409,7 +420,7 @@ def main(arguments: Sequence[str]) -> int:
         tools.run()
         work.run()
     done = [*tools.done, *work.done]
-    print_summary(done, time.monotonic() - began)
+    print_summary(done, time.monotonic() - began, processor_time() - worked)
     flaky = [name for one in done for name in one.flaky]
     passed = all(one.passed for one in done) and not (changes is None and flaky)
     if passed and changes is None:
@@ -420,12 +431,23 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if passed else 1
 
 
-def print_summary(done: Sequence[Running], seconds: float) -> None:
+def processor_time() -> float:
+    """Seconds for which this machine's processors have worked since it started."""
+    idle = {3, 4}
+    ticks = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
+    worked = sum(int(number) for place, number in enumerate(ticks) if place not in idle)
+    return worked / os.sysconf("SC_CLK_TCK")
+
+
+def print_summary(done: Sequence[Running], seconds: float, worked: float) -> None:
     """Print what each stage came to, the slowest tests, and last the flaky ones."""
     print("\n=== summary")
     for one in done:
         print(f"{one.stage.name:<28} {one.verdict:<12} {one.seconds:5.0f} s {one.cpu:6.0f} CPU s")
     print(f"{'all':<41} {seconds:5.0f} s {sum(one.cpu for one in done):6.0f} CPU s")
+    # daemons, and whatever runs in containers and on hosts, is waited for by none of a stage's commands
+    there = seconds * (os.cpu_count() or 1)
+    print(f"this machine's processors worked {worked:.0f} s of {there:.0f} s")
     results = [(test, one.stage.name) for one in done for test in one.results]
     print(f"\n{len(results)} tests; the slowest:")
     for test, stage in sorted(results, key=lambda each: -each[0].seconds)[:SLOWEST]:

@@ -2,6 +2,7 @@
 
 import configparser
 import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -73,26 +74,42 @@ class TestChanges:
         assert changes.Changes(checkout.path).paths == {"second"}
         monkeypatch.setenv("CI_BASE", checkout.commit("third"))
         assert changes.Changes(checkout.path).paths == set()
+        assert os.environ["CI_BASE"].startswith(changes.Changes(checkout.path).head)
+
+
+HALVED = {"docker", "ssh", "slurm", "k8s on containers"}
+HALVED |= {f"core on {name}" for name in ("docker", "ssh", "slurm")}
 
 
 def names(pipeline, *paths):
+    return [stage.name for stage in stages(pipeline, *paths)]
+
+
+def stages(pipeline, *paths):
     changes = None
     if paths != ("--all",):
-        changes = SimpleNamespace(touch=lambda some: any(p.startswith(tuple(some)) for p in paths))
-    return [stage.name for lane in pipeline.lanes(SHOP, changes) for stage in lane]
+
+        def touch(some):
+            return any(path.startswith(tuple(some)) for path in paths)
+
+        changes = SimpleNamespace(touch=touch, head="0badcafe")
+    return [stage for lane in pipeline.lanes(SHOP, changes) for stage in lane]
 
 
 class TestChoice:
     @pytest.mark.parametrize(
         "path, more",
         [
-            ("plugins/fiber_docker/src/fiber_docker/jobs.py", {"docker"}),
-            ("plugins/fiber_ssh/tests/conftest.py", {"ssh"}),
-            ("tests/support/slurm_cluster.py", {"slurm", "core on slurm"}),
-            ("plugins/fiber_k8s/src/fiber_k8s/manifest.py", {"k8s on containers"}),
+            ("plugins/fiber_docker/src/fiber_docker/jobs.py", {"docker (half)"}),
+            ("plugins/fiber_ssh/tests/conftest.py", {"ssh (half)"}),
+            ("tests/support/slurm_cluster.py", {"slurm (half)", "core on slurm (half)"}),
+            ("plugins/fiber_k8s/src/fiber_k8s/manifest.py", {"k8s on containers (half)"}),
             (
                 "fiber_core/src/fiber/_tunnel/client.py",
-                {"ssh", "core on ssh", "core on docker", "core on slurm"},
+                {
+                    f"{name} (half)"
+                    for name in ("ssh", "core on ssh", "core on docker", "core on slurm")
+                },
             ),
             ("fiber_core/src/fiber/_ring/mpi/run.py", {"mpi", "examples"}),
             ("fiber_core/src/fiber/pool.py", {"libraries"}),
@@ -105,14 +122,29 @@ class TestChoice:
         now = set(names(pipeline, path))
 
         assert now - always == more
-        # the whole of something stands in place of its brief form
-        assert always - now == {f"{name} (brief)" for name in more} & always
+        # more of something stands in place of its brief form
+        assert always - now == {f"{name.partition(' (')[0]} (brief)" for name in more} & always
 
     def test_a_change_of_how_tests_are_run_adds_everything_that_can_be_touched(self, pipeline):
         untouchable = {f"Python 3.{minor}" for minor in (10, 12, 13, 14)}
         untouchable |= {"a newcomer (README)", "fuzz"}
-        missing = set(names(pipeline, "--all")) - set(names(pipeline, "tox.ini"))
-        assert missing == untouchable
+        run = {name.removesuffix(" (half)") for name in names(pipeline, "tox.ini")}
+        assert set(names(pipeline, "--all")) - run == untouchable
+
+    def test_of_an_engines_tests_the_gate_runs_half_by_the_commit_and_the_whole_all(
+        self, pipeline, monkeypatch
+    ):
+        given = {}
+        monkeypatch.setattr(
+            pipeline, "on_engine", lambda *words, half="": given.setdefault(half, []).append(words)
+        )
+        for paths in (["tox.ini"], ["--all"]):
+            for stage in stages(pipeline, *paths):
+                if stage.name.removesuffix(" (half)") in HALVED:
+                    stage.do(None)
+
+        assert given["0badcafe"] == given[""]
+        assert len(given[""]) == len(HALVED)
 
     def test_every_path_of_the_map_exists(self, pipeline):
         known = ran(["git", "ls-files"], cwd=ROOT, check=True).stdout.splitlines()
@@ -127,6 +159,13 @@ class TestChoice:
         absent = [p for p in watched if not any(each.startswith(p) for each in known)]
         absent += [path for path in files if not (ROOT / path).exists()]
         assert absent == []
+
+
+def test_what_the_processors_did_counts_what_nobody_waited_for(pipeline):
+    before, ours = pipeline.processor_time(), time.process_time()
+    while time.process_time() < ours + 0.5:
+        pass
+    assert pipeline.processor_time() - before > 0.4
 
 
 def test_no_two_environments_of_tox_share_a_folder():

@@ -12,9 +12,12 @@ each class and file. ``followers`` runs none of these, and of the files that fol
 of its cases; the programs of tests/compat are no cases, but each of them another thing that the
 standard library does. What is named below runs on the main Python alone: it is one piece of code, and
 does not depend on the Python.
+
+``--half SEED`` runs of whatever else is chosen half the tests, another half by each seed.
 """
 
 import functools
+import hashlib
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -67,6 +70,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("fiber").addoption(
         "--part", choices=["quick", "rest", *LEFT], help="see tests/support/pythons.py"
     )
+    parser.getgroup("fiber").addoption(
+        "--half", metavar="SEED", default="", help="run half the tests, which the seed chooses"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -84,10 +90,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    part = config.option.part
+    part, half = config.option.part, config.option.half
     # of what has failed in a part, other cases are not collected, and nothing is left to choose
-    if part is not None and not config.getoption("lf", default=False):
-        kept = _chosen(part, items)
+    if (part or half) and not config.getoption("lf", default=False):
+        kept = _chosen(part, items) if part else set(items)
+        if half:
+            kept = _half(half, kept)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]
 
@@ -112,6 +120,15 @@ def _chosen(part: str, items: list[pytest.Item]) -> set[pytest.Item]:
         )
     group = _group if part == "between" else _function
     return set(_one_of_each(here, lambda item: _follows(item.path), group))
+
+
+def _half(seed: str, items: set[pytest.Item]) -> set[pytest.Item]:
+    """The half of some tests that comes first in an order that a seed makes."""
+
+    def place(item: pytest.Item) -> bytes:
+        return hashlib.sha256(f"{seed} {item.nodeid}".encode()).digest()
+
+    return set(sorted(items, key=place)[: (len(items) + 1) // 2])
 
 
 def promised() -> tuple[str, ...]:
@@ -159,6 +176,8 @@ def pytest_terminal_summary(
     part = config.option.part
     if part == "quick":
         terminalreporter.line("a part of the tests, for users: bootstrap.py test --all runs all")
+    if half := config.option.half:
+        terminalreporter.line(f"half the tests, by --half {half}; without it all run")
     if part in LEFT:
         terminalreporter.section("left to the main Python")
         for name, why in LEFT_OUT.items():
