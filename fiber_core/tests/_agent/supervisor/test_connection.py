@@ -1,5 +1,6 @@
 """A master's end of the channel: a supervisor that is gone is found out, and its jobs with it."""
 
+import os
 import signal
 import socket
 import time
@@ -73,7 +74,9 @@ class Peer:
             for message in self._decoder.messages():
                 if isinstance(message, kind):
                     return message
-            self._decoder.feed(self.socket.recv(65536))
+            data = self.socket.recv(65536)
+            assert data, f"the client has ended: {self.ends}"
+            self._decoder.feed(data)
 
     def send(self, *sent):
         self.socket.sendall(b"".join(map(encode, sent)))
@@ -148,9 +151,12 @@ def test_nonsense_is_the_end(peer):
 
 
 def test_an_import_may_take_longer_than_the_lease(asking, peer):
-    played = peer(silence=0.05)
+    # until it greets it has longer, and so has a busy machine for the request
+    process = SimpleNamespace(pid=os.getpid(), kill=lambda: None, wait=lambda timeout: 0)
+    played = peer(silence=0.05, process=process)
     reply = asking(played.client.preload, ("heavy",))
     request = played.receive(messages.Preload)
+    played.send(messages.Hello(pid=os.getpid()))
 
     # the client asks for signs of life; twice without an answer is far too long
     played.receive(messages.Ping)
