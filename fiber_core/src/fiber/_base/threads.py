@@ -380,13 +380,17 @@ class Reactor(SharedLoop):
             if not self._thread.is_alive() and not done.is_set():
                 act()
 
-    def stop(self) -> None:
-        """End the thread and release its descriptors; idempotent."""
+    def stop(self, timeout: float | None = 10.0) -> None:
+        """End the thread and release its descriptors, once the action that runs has ended; idempotent.
+
+        Args:
+            timeout: seconds to wait for that action at most.
+        """
         if self._stopping:
             return
         super().stop()
         if not self.is_current:
-            self._thread.join(10)
+            self._thread.join(timeout)
 
     def abandon(self) -> None:
         """In a process forked by user code, where the thread is missing: close the descriptors."""

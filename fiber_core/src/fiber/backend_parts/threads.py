@@ -1,13 +1,16 @@
-"""Threads that make slow calls of a platform, so that their callers do not wait."""
+"""Threads that make slow calls of a platform, so that their callers do not wait, and calls after a delay."""
 
 from __future__ import annotations
 
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Hashable, Iterable
 
-__all__ = ["ThreadPool", "run_at_once"]
+from fiber._base.threads import Reactor, Timer
+
+__all__ = ["ThreadPool", "Timers", "run_at_once"]
 
 log = logging.getLogger("fiber")
 
@@ -84,6 +87,59 @@ class ThreadPool:
                 call()
             except Exception:
                 log.exception("fiber: a call of %s failed", self._platform)
+
+
+class Timers:
+    """Thread that runs calls after a delay, one a key; thread-safe.
+
+    It starts with the first call. An exception of a call is logged.
+
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._calls: dict[Hashable, Timer] = {}
+        self._reactor: Reactor | None = None
+        self._closed = False
+
+    def set(self, key: Hashable, seconds: float, call: Callable[[], object]) -> None:
+        """Schedule a call after some seconds, unless its key has one that is due sooner."""
+
+        def run() -> None:
+            with self._lock:
+                if self._calls.get(key) is not timer:
+                    return
+                del self._calls[key]
+            call()
+
+        with self._lock:
+            before = self._calls.get(key)
+            if self._closed or (before and before.when <= time.monotonic() + seconds):
+                return
+            if before:
+                before.cancel()
+            if self._reactor is None:
+                self._reactor = Reactor(self._name)
+            timer = self._calls[key] = self._reactor.call_later(seconds, run)
+
+    def cancel(self, key: Hashable) -> None:
+        """Cancel the call of a key, if there is one."""
+        with self._lock:
+            timer = self._calls.pop(key, None)
+            if timer is not None:
+                timer.cancel()
+
+    def close(self) -> None:
+        """Cancel all calls, and wait for the one that runs. Idempotent."""
+        with self._lock:
+            self._closed = True
+            self._calls.clear()
+            reactor = self._reactor
+        if reactor is not None:
+            reactor.stop(None)
 
 
 def run_at_once(calls: Iterable[Callable[[], object]]) -> None:

@@ -22,7 +22,7 @@ What holds:
   then.
 
 Threads, ended by :meth:`.backend.K8sBackend.close`: ``fiber-k8s-watch`` (one a run; calls
-``lifecycle``), ``fiber-k8s-lease`` (one a run), ``fiber-k8s-timers`` (while calls wait),
+``lifecycle``), ``fiber-k8s-lease`` (one a run), ``fiber-k8s-timers`` (delayed calls),
 ``fiber-k8s-streams`` (a reactor for port-forwards) and up to 16 for slow calls (``submission``);
 an exec adds one that reads standard input. Each class guards its own state with one lock or
 condition; ``run_objects`` takes ``_renewing`` before ``_lock``. No lock is held during a request,

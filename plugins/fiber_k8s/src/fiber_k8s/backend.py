@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from fiber.abc import Backend
 from fiber.backend_parts.feed import Feed
+from fiber.backend_parts.threads import Timers
 from fiber.exceptions import BackendError, SubmitError, UnknownJobError
 from fiber.model import (
     BackendContext,
@@ -33,7 +34,6 @@ from fiber_k8s.address import is_outside
 from fiber_k8s.capacity import ClusterCapacity
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.flow_control import Timers
 from fiber_k8s.groups import PodGroups
 from fiber_k8s.lifecycle import PodLifecycle
 from fiber_k8s.names import PREFIX, object_name

@@ -1,7 +1,7 @@
 """Lifecycle of pods: publishes their statuses, gives up those that cannot start, deletes them.
 
 :class:`PodLifecycle` is called on the thread of the run's watch with each change of a pod. Slow
-calls (logs, deletions) run on the submitter's threads, timeouts on that of :class:`.timers.Timers`.
+calls (logs, deletions) run on the submitter's threads, timeouts on that of :class:`~fiber.backend_parts.threads.Timers`.
 
 Why a pending pod does not start (volumes or networks that fail, autoscalers that add a node) is not in its status, only
 in its event objects. They need the right to list events, which is optional.
@@ -21,12 +21,12 @@ from typing import Any
 import attrs
 
 from fiber.backend_parts.feed import Feed, with_log_tail
+from fiber.backend_parts.threads import Timers
 from fiber.exceptions import BackendError, FiberError
 from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
 from fiber_k8s.capacity import ClusterCapacity
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.flow_control import Timers
 from fiber_k8s.groups import PodGroups
 from fiber_k8s.logs import last_lines
 from fiber_k8s.names import PREFIX

@@ -10,9 +10,13 @@ import time
 from collections.abc import Callable
 
 from fiber._agent.lease import LeaseTable
+from fiber.backend_parts.threads import Timers
 from fiber.model import Timing
 
 __all__ = ["LeaseMonitor"]
+
+#: key of the next check
+_CHECK = "check"
 
 
 class LeaseMonitor:
@@ -40,13 +44,11 @@ class LeaseMonitor:
         self._table: LeaseTable[str] = LeaseTable(lease=lease, silence=lease, timing=timing)
         self._renewed: dict[str, float] = {}
         self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._timers = Timers("fiber-ssh-leases")
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread = threading.Thread(target=self._run, name="fiber-ssh-leases", daemon=True)
-        self._thread.start()
+        """Begin to check."""
+        self._timers.set(_CHECK, self._interval, self._check)
 
     def renew(self, name: str) -> None:
         """Renew a host's lease at a heartbeat."""
@@ -60,19 +62,18 @@ class LeaseMonitor:
 
     def close(self) -> None:
         """End the thread. Idempotent."""
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._timers.close()
 
-    def _run(self) -> None:
-        while not self._ended.wait(self._interval):
-            now = time.monotonic()
-            with self._lock:
-                expired = self._table.expire(now)
-                stale = [n for n, t in self._renewed.items() if now - t > self._lease / 2]
-                for name in stale:
-                    del self._renewed[name]
+    def _check(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            expired = self._table.expire(now)
+            stale = [n for n, t in self._renewed.items() if now - t > self._lease / 2]
             for name in stale:
-                self._stale(name)
-            for one in expired:
-                self._expired(one.key, one.silent)
+                del self._renewed[name]
+        # whatever becomes of these: the next check is due
+        self.start()
+        for name in stale:
+            self._stale(name)
+        for one in expired:
+            self._expired(one.key, one.silent)

@@ -8,12 +8,16 @@ import time
 from collections.abc import Callable
 
 from fiber._base import values
+from fiber.backend_parts.threads import Timers
 from fiber.exceptions import BackendUnavailableError
 from fiber.model import Durations
 
 __all__ = ["BatchTiming", "Pace", "Poller"]
 
 log = logging.getLogger("fiber")
+
+#: key of the next turn
+_TURN = "turn"
 
 
 @values.frozen(kw_only=True)
@@ -109,64 +113,54 @@ class Poller:
         look: Callable[[], object],
         timing: BatchTiming,
     ) -> None:
-        self._name = f"fiber-{backend}-poll"
         self._ask = ask
         self._look = look
         self._pace = Pace(timing)
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._closed = False
+        # of the pace
+        self._lock = threading.Lock()
+        self._timers = Timers(f"fiber-{backend}-poll")
 
     def start(self) -> None:
-        """Start the thread. Idempotent."""
-        with self._changed:
-            if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+        """Schedule the next turn; starts the thread. Idempotent."""
+        now = time.monotonic()
+        with self._lock:
+            due = min(self._pace.next_ask(now), self._pace.next_look(now))
+        self._timers.set(_TURN, max(0.0, due - now), self._turn)
 
     def expect(self) -> None:
         """Ask and look quicker for a while; starts the thread."""
-        with self._changed:
+        with self._lock:
             self._pace.expect(time.monotonic())
-            self._changed.notify()
         self.start()
 
     def calm(self) -> None:
         """Ask and look slowly again, since nothing is about to happen."""
-        with self._changed:
+        with self._lock:
             self._pace.calm()
 
     def asked(self) -> None:
         """Note that another thread has asked the platform just now."""
-        with self._changed:
+        with self._lock:
             self._pace.asked(time.monotonic())
 
     def close(self) -> None:
         """End the thread. Idempotent."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-            thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+        self._timers.close()
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._closed:
-                    now = time.monotonic()
-                    ask_at, look_at = self._pace.next_ask(now), self._pace.next_look(now)
-                    if now >= min(ask_at, look_at):
-                        break
-                    self._changed.wait(min(ask_at, look_at) - now)
-                if self._closed:
-                    return
-                if now >= ask_at:
-                    self._pace.asked(now)
+    def _turn(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            asks = now >= self._pace.next_ask(now)
+            looks = asks or now >= self._pace.next_look(now)
+            if asks:
+                self._pace.asked(now)
+            if looks:
                 self._pace.looked(now)
-            if now >= ask_at:
-                self._try(self._ask)
+        if asks:
+            self._try(self._ask)
+        if looks:
             self._try(self._look)
+        self.start()
 
     def _try(self, call: Callable[[], object]) -> None:
         try:
