@@ -11,9 +11,9 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
-from fiber._base.threads import TURN
+from fiber._base import values
 from fiber._runtime.start import supervisor_ahead, warm_runtime
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(msg)
 
 
-class _Map(NamedTuple):
+@values.frozen
+class _Map:
     """A map that was begun."""
 
     result: MapResult[Any]
@@ -150,7 +151,8 @@ class Pool:
         # first, so that __del__ of a pool that was never made finds it
         self._state = TERMINATE
         with supervisor_ahead():
-            from fiber._workers.group import PoolOptions
+            from fiber._base.threads import TURN
+            from fiber._workers.group import PoolOptions, WorkerGroups
 
             options = PoolOptions(
                 size=processes,
@@ -165,23 +167,23 @@ class Pool:
                 keep_failed=keep_failed,
             )
             warm_runtime(options.validate)
-        from fiber._workers.group import WorkerGroups
-        from fiber._workers.open_calls import OpenCalls, TaskCall, task_of
-        from fiber.results import AsyncResult
+            from fiber._workers.open_calls import OpenCalls, TaskCall, task_of
+            from fiber.results import AsyncResult
 
-        # not looked up for each task
-        self._result_class = AsyncResult
-        self._lock = threading.RLock()
-        # of the worker that was given the last task of apply()
-        self._last_session: Session | None = None
-        self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
-        self._groups = WorkerGroups(options, "pool")
-        self._open_calls = OpenCalls(
-            functools.partial(TaskCall, self._groups), alone=self._groups.has_spans
-        )
-        self._task_of = task_of
-        self._callbacks = self._groups.callbacks
-        self._groups.begin()
+            # not looked up for each task
+            self._result_class = AsyncResult
+            self._turn = TURN
+            self._lock = threading.RLock()
+            # of the worker that was given the last task of apply()
+            self._last_session: Session | None = None
+            self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
+            self._groups = WorkerGroups(options, "pool")
+            self._open_calls = OpenCalls(
+                functools.partial(TaskCall, self._groups), alone=self._groups.has_spans
+            )
+            self._task_of = task_of
+            self._callbacks = self._groups.callbacks
+            self._groups.begin()
         self._state = RUN
         self._terminate = self._groups.end_with(self)
 
@@ -250,7 +252,7 @@ class Pool:
             begin().watch(reading.wake)
 
         # the next task goes to the same worker in most cases: it may answer before this thread goes on
-        reading.wait(lambda _, data: session.look(entry, data), is_over, TURN, watch)
+        reading.wait(lambda _, data: session.look(entry, data), is_over, self._turn, watch)
         if result is None:
             return begin().get()
         result.unwatch(reading.wake)
@@ -518,18 +520,16 @@ class Pool:
         chunksize: int | None,
         progress: bool | Callable[[Progress], object],
     ) -> list[Any]:
-        result, watch, group, call = self._map(
-            func, mode, iterable, chunksize, None, None, progress
-        )
+        begun = self._map(func, mode, iterable, chunksize, None, None, progress)
         try:
-            return result.get()
+            return begun.result.get()
         except KeyboardInterrupt:
-            if call is not None:
-                group.interrupt(call)
+            if begun.call is not None:
+                begun.group.interrupt(begun.call)
             raise
         finally:
-            if watch is not None:
-                watch.finish()
+            if begun.watch is not None:
+                begun.watch.finish()
 
     def _imap(
         self,

@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from fiber._base.slowness import compare, lately, slow_ones
+from fiber._base.slowness import Lately, compare, lately, slow_ones
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,7 @@ def test_workers_are_compared_by_kind_of_task_once_each_has_eight_reports():
     reports[0] = [("a", 60.0), *[("a", 1.0)] * 8]
     reports["slow"] = [*[("b", 0.1)] * 7, *[("a", 3.0)] * 8]
 
-    assert compare(reports) == {"a": {0: (1, None), 1: (1, None), 2: (1, None), "slow": (3, 1)}}
+    usual, slow = Lately(1), Lately(3, 1)
+    assert compare(reports) == {"a": {0: usual, 1: usual, 2: usual, "slow": slow}}
     # of the last kind of the others there are too few
-    assert lately(reports) == {0: (1, None), "slow": (3, 1)}
+    assert lately(reports) == {0: usual, "slow": slow}

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from fiber._agent.instructions import DESCRIPTORS_LOST
 from fiber._base import values
 from fiber._workers import state as module
-from fiber._workers.state import MAX_JOBS, GiveUp, GroupState, Report, Retire, Start, Stop
+from fiber._workers.state import MAX_JOBS, GiveUp, GroupState, Outlook, Report, Retire, Start, Stop
 from fiber.exceptions import BackendUnavailableError, SubmitError
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind, Timing
 from tasks_world import KILLED, LEFT, RUNNING, STOPPED, FakeJob
@@ -448,12 +448,12 @@ class TestPendingReport:
 
     def test_who_asks_is_told_at_once_why_there_are_fewer_workers(self):
         play = started(3)
-        assert play.group.outlook() == (3, 0, 0, "")
+        assert play.group.outlook() == Outlook(3, 0, 0, "")
         play.up(play.jobs[0])
         play.report(play.jobs[1], waiting())
-        assert play.group.outlook() == (3, 1, 1, FULL)
+        assert play.group.outlook() == Outlook(3, 1, 1, FULL)
         play.up()
-        assert play.group.outlook() == (3, 3, 0, "")
+        assert play.group.outlook() == Outlook(3, 3, 0, "")
 
     def test_nothing_is_logged_where_all_are_up_before_it_is_due(self):
         play = started(2)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
+
+from fiber._base import values
 
 #: reports of a worker below which one cannot tell whether it was the worker or the task: of tasks whose times
 #: vary like those between random events one worker in twenty would be named with so many, one in seven with three
@@ -20,7 +22,8 @@ Name = TypeVar("Name", bound=Hashable)
 Kind = TypeVar("Kind", bound=Hashable)
 
 
-class Lately(NamedTuple):
+@values.frozen
+class Lately:
     """How fast a worker is with tasks of one kind."""
 
     #: seconds of its median task; None after too few reports

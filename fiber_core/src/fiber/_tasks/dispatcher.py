@@ -14,8 +14,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
+from fiber._base import values
 from fiber._base.slowness import Lately, lately
 from fiber._base.threads import Reactor, Timer
 from fiber._tasks import protocol
@@ -279,7 +280,8 @@ class Tracers:
             one.lost(worker, attempt, requeued, abandoned)
 
 
-class Mishap(NamedTuple):
+@values.frozen
+class Mishap:
     """A task that failed."""
 
     #: name of its function
@@ -357,7 +359,8 @@ def _traceback_of(error: BaseException) -> str:
     return text if len(text) <= _MOST_TRACEBACK else f"…\n{text[-_MOST_TRACEBACK:]}"
 
 
-class HeldTasks(NamedTuple):
+@values.frozen
+class HeldTasks:
     """What a worker does."""
 
     #: items that it holds
@@ -374,7 +377,8 @@ class HeldTasks(NamedTuple):
     lately: Lately = Lately()
 
 
-class TasksView(NamedTuple):
+@values.frozen
+class TasksView:
     """What waits, runs and has ended, in items."""
 
     #: that no worker holds
@@ -645,7 +649,7 @@ class Dispatcher:
             )
         # sorting is done while others have the lock
         for ident, one in lately(reports).items():
-            held[ident] = held[ident]._replace(lately=one)
+            held[ident] = values.evolve(held[ident], lately=one)
         return view
 
     def ask_memory(self, interval: float) -> dict[str, int | None]:

@@ -97,7 +97,7 @@ def of_group(group: WorkerGroup) -> PoolStatus:
         retried=tasks.retried,
         workers=workers,
         errors=tuple(
-            FailedTask(**{**one._asdict(), "worker": names.get(one.worker, "")})
+            FailedTask(**{**values.asdict(one), "worker": names.get(one.worker, "")})
             for one in tasks.errors
         ),
     )

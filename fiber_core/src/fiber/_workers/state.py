@@ -11,7 +11,7 @@ that need something to be done.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fiber._agent.instructions import DESCRIPTORS_LOST
 from fiber._base import values
@@ -178,7 +178,8 @@ def attempt_of(worker: WorkerRecord, process: ProcessStatus) -> Attempt:
     )
 
 
-class _WaitingJob(NamedTuple):
+@values.frozen
+class _WaitingJob:
     """A job that is pending."""
 
     since: float
@@ -258,16 +259,17 @@ class PendingReport:
         return next(iter(self._waiting.values()), failed)
 
     def _plan(self, now: float) -> None:
-        since, text, _ = self._longest(now)
-        if not text or text == self._reported:
+        longest = self._longest(now)
+        if not longest.text or longest.text == self._reported:
             self.due = None
             return
-        self.due = since + self._timing.wait_report
+        self.due = longest.since + self._timing.wait_report
         if self._reported:
             self.due = max(self.due, self._reported_at + self._timing.wait_report_again)
 
 
-class Outlook(NamedTuple):
+@values.frozen
+class Outlook:
     """Number of workers of a group, and the reason why there are no more."""
 
     #: that there should be

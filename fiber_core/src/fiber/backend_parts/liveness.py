@@ -110,7 +110,7 @@ if sys.platform == "linux":
         if os.readlink("/proc/self") != str(os.getpid()):  # noqa: PTH115 - a word, and no object
             msg = "/proc is another PID namespace's"
             raise OSError(msg)
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         # start times count from the boot as the reader's time namespace has it
         namespaces = [Path("/proc/self/ns", name) for name in ("pid", "time")]
         numbers = [str(path.stat().st_ino) for path in namespaces if path.exists()]

@@ -85,7 +85,7 @@ def leave_group(channel: int) -> tuple[int, int]:
 
 def _report_interrupts(questions: int, answering: int) -> None:
     # by what needs no import: others wait for the processor
-    with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as name:
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="utf-8") as name:
         name.write(_TITLE)
     null = os.open(os.devnull, os.O_RDWR)
     for number in range(3):

@@ -20,7 +20,7 @@ import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, MutableMapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fiber._base import values
 from fiber._tasks.pending.events import BatchPolicy, RevokePolicy
@@ -777,7 +777,8 @@ class WorkerView:
     held: tuple[HeldView, ...]
 
 
-class Holding(NamedTuple):
+@values.frozen
+class Holding:
     """What a worker holds."""
 
     #: how many items, those behind the first entry among them
@@ -794,7 +795,8 @@ class Holding(NamedTuple):
     reports: tuple[tuple[Pace, float], ...] = ()
 
 
-class Totals(NamedTuple):
+@values.frozen
+class Totals:
     """Items of the calls that are not over."""
 
     #: that no worker holds
