@@ -268,6 +268,18 @@ class TestMemories:
         for one in stuck:
             one.close()
 
+    def test_memory_is_looked_at_once_for_an_item_however_little_is_kept(
+        self, ends, kept, monkeypatch
+    ):
+        monkeypatch.setattr(memories, "_MOST_LOOKS", 4)
+        ends[0].put(bytes(2 * INLINE))
+        (unread,) = kept
+        for looks in (1, 2, 3):
+            ends[0].put(bytes(2 * INLINE))
+            assert (unread.looks, unread in kept) == (looks, True)
+        ends[0].put(bytes(2 * INLINE))
+        assert unread not in kept
+
     def test_large_arrays_are_their_receivers_own_and_all_else_is_what_pickle_makes_of_it(
         self, ends
     ):

@@ -124,7 +124,7 @@ def take(size: int) -> Memory:
     """Memory for an item of about so many bytes: one that is kept and that nobody uses, or new."""
     fitting = [one for one in list(_kept) if size <= one.size <= _MUCH * size]
     # the last one is in the CPU's cache, those that were sent first are read first
-    for found in (*fitting[-1:], *fitting[:3]) if fitting else _kept[-1:]:
+    for found in dict.fromkeys((*fitting[-1:], *fitting[:3])) if fitting else _kept[-1:]:
         try:
             # before it is looked at: another thread may close what is kept
             _kept.remove(found)
