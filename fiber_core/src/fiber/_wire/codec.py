@@ -213,11 +213,10 @@ def register_when_imported(library: str, register: Callable[[], bool]) -> None:
     _libraries = (*_libraries, (library, register))
 
 
-def _register_reducers() -> None:
+def _register_reducers(library: str, register: Callable[[], bool]) -> None:
     global _libraries  # noqa: PLW0603 - as above
-    for library, register in _libraries:
-        if library in sys.modules and register():
-            _libraries = tuple(one for one in _libraries if one[0] != library)
+    if register():
+        _libraries = tuple(one for one in _libraries if one[0] != library)
 
 
 @contextlib.contextmanager
@@ -237,8 +236,10 @@ def envelope() -> Any:
 
 def set_envelope(envelope: Any) -> Any:
     """Set this thread's envelope; returns the former one, to be set again."""
-    if _libraries and envelope is not None:
-        _register_reducers()
+    if envelope is not None:
+        for library, register in _libraries:
+            if library in sys.modules:
+                _register_reducers(library, register)
     before = getattr(_local, "envelope", None)
     _local.envelope = envelope
     return before

@@ -141,7 +141,7 @@ class Peer:
     def _transmit(
         self, kind: Kind, target: int, number: int, size: int, pieces: Sequence[frames.Buffer]
     ) -> None:
-        head = frames.header(kind, target=target, id=number, size=size)
+        head = frames.pack_header(kind, 0, target, number, size)
         try:
             self._listener.send(self._pipe, head, pieces)
         except TransportError as error:

@@ -25,6 +25,7 @@ A frame is one nng message. On a stream (``stream_buffers``/``Deframer``) it fol
 from __future__ import annotations
 
 import enum
+import functools
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
@@ -105,11 +106,8 @@ class Frame(Message):
     ack: int
     #: bytes of the whole message's body; in a PART, the offset of its bytes
     size: int
-
-    @property
-    def is_whole(self) -> bool:
-        """True where it has a whole message."""
-        return len(self.body) == self.size and self.kind is not Kind.PART
+    #: True where it has a whole message
+    is_whole: bool
 
     @property
     def is_handshake(self) -> bool:
@@ -138,15 +136,20 @@ def parse(data: Buffer) -> Frame:
         msg = f"frame of unknown kind {kind}"
         raise WireError(msg)
     body = memoryview(data)[_HEADER_SIZE:]
-    if len(body) > size and known is not Kind.PART:
+    missing = size - len(body)
+    if missing < 0 and known is not Kind.PART:
         msg = f"frame has {len(body)} bytes of body, its message {size}"
         raise WireError(msg)
-    return Frame(known, target, number, body, ack, size)
+    return Frame(known, target, number, body, ack, size, not missing and known is not Kind.PART)
+
+
+#: packs a header of kind, ack (modulo 2**32), target, id and size, without a call of Python's: for each message
+pack_header = functools.partial(HEADER.pack, MAGIC, VERSION)
 
 
 def header(kind: Kind, *, ack: int = 0, target: int = 0, id: int = 0, size: int = 0) -> bytes:  # noqa: A002 - the field's name
     """Pack the header of one frame."""
-    return HEADER.pack(MAGIC, VERSION, kind, ack & 0xFFFFFFFF, target, id, size)
+    return pack_header(kind, ack & 0xFFFFFFFF, target, id, size)
 
 
 def split(

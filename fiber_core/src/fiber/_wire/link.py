@@ -223,7 +223,7 @@ class Link:
     def _head(self, kind: Kind, target: int, number: int, size: int) -> bytes:
         """The header of a frame that is sent now, which acknowledges what has come."""
         self._acked = received = self.received
-        return frames.header(kind, ack=received, target=target, id=number, size=size)
+        return frames.pack_header(kind, received & 0xFFFFFFFF, target, number, size)
 
     def _take(self, data: frames.Buffer) -> Message | None:
         message = self._assembler.feed(frames.parse(data))

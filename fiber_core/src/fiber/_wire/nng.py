@@ -850,7 +850,8 @@ class NngDialer(RawSocket):
         try:
             with self._order:
                 message = build(head(), pieces)
-                code = self._offer(message)
+                # as :meth:`_offer`
+                code = lib.nng_sendmsg(self._raw, message, lib.NNG_FLAG_NONBLOCK)
                 if not code:
                     return
                 waiter = object()

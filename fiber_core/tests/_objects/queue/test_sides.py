@@ -293,5 +293,6 @@ def test_a_put_that_was_dropped_with_its_owner_is_an_error(theirs, monkeypatch):
         return push(**how)
 
     monkeypatch.setattr(writer, "_push", lost_before)
-    with pytest.raises(PeerLostError):
+    # while another thread sends, so that it is gathered
+    with writer._wire, pytest.raises(PeerLostError):
         put(theirs, b"1")

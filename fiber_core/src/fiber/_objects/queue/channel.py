@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from fiber._base import values
 from fiber._base.entry_points import load_object
+from fiber._base.threads import TURN
 from fiber._objects import protocol
 from fiber._objects.address import Kind
 from fiber._objects.owned_object import OwnedObject
@@ -101,6 +102,9 @@ class LocalReader:
 
     def _wait(self, waiting_reader: WaitingReader, timeout: float | None) -> None:
         try:
+            # the usual case first, without the frames of a loop
+            if timeout is None and self._read(waiting_reader, TURN):
+                return
             wait_for_wakeup(
                 waiting_reader.wakeup, timeout, functools.partial(self._read, waiting_reader)
             )

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from fiber._base.threads import turn
+from fiber._base.threads import TURN, turn
 from fiber._objects import protocol
 from fiber._objects.pipe.memories import ItemInMemory
 from fiber._objects.protocol import Mode, Notice, Op
@@ -148,10 +148,10 @@ class RemoteReader:
 
     def _fetch(self, block: bool, timeout: float | None) -> bool:
         """Wait until there is an item or never will be; False when none came. The lock is held."""
-        deadline = Deadline(timeout)
+        deadline = None if timeout is None else Deadline(timeout)
         self._waiting += 1
         try:
-            while not self._is_ready:
+            while not self._buffer and not self._is_ready:
                 ask = self._request
                 if ask is None:
                     ask = self._send_request(Mode.WAIT if block else Mode.NOWAIT)
@@ -163,8 +163,8 @@ class RemoteReader:
                     # a request waits at the owner already, so there is no item
                     return False
                 else:
-                    self._wait(ask, deadline.left if block else None)
-                if block and deadline.left == 0 and not self._is_ready:
+                    self._wait(ask, deadline.left if block and deadline is not None else None)
+                if block and deadline is not None and deadline.left == 0 and not self._is_ready:
                     if self._waiting == 1 and self._request is not None and self._ready_fd is None:
                         self._cancel(self._request)
                     return self._is_ready
@@ -174,8 +174,9 @@ class RemoteReader:
 
     def _wait(self, ask: _PendingRequest, left: float | None) -> None:
         if ask.mode is not Mode.STANDING or ask.cancelled:
-            if not self._lead(ask, turn(left)) and self._request is ask and not self._is_ready:
-                self._changed.wait(turn(left))
+            seconds = TURN if left is None else turn(left)
+            if not self._lead(ask, seconds) and self._request is ask and not self._is_ready:
+                self._changed.wait(seconds)
         elif not self._changed.wait(_STANDING_WAIT if left is None else min(left, _STANDING_WAIT)):
             # answered, it is followed by a request of a thread that waits
             self._cancel(ask)

@@ -94,6 +94,24 @@ class RemoteWriter:
 
     def put(self, item: Item, block: bool, timeout: float | None) -> None:
         """Put an item, see :class:`~fiber._objects.handle.Writer`."""
+        # the usual case first, of one item that nothing waits in front of
+        if not self._pending and not self._bounded and self._wire.acquire(blocking=False):
+            try:
+                is_sent = self._goes_alone(item)
+                if is_sent:
+                    self._remote.cast([self._head, *messages.pack([item])])
+                    self._sent_at = time.perf_counter()
+            except TransportError as error:
+                self.fail(error)
+                with self._lock:
+                    self._refuse()
+            finally:
+                self._wire.release()
+            if self._pending:
+                # put by another thread, which found `_wire` taken
+                self._push(block=False)
+            if is_sent:
+                return
         with self._lock:
             if self._broken or self._error is not None:
                 self._refuse()
@@ -169,6 +187,19 @@ class RemoteWriter:
         self._room.notify_all()
 
     # -- batches
+
+    def _goes_alone(self, item: Item) -> bool:
+        """True for an item that is sent at once, and counted as sent; False where the rest is to be looked at."""
+        with self._lock:
+            if self._pending or self._broken or self._error is not None:
+                return False
+            # those in memory go by another way, and what follows them waits for that
+            if self._has_memory or type(item) is ItemInMemory or self._is_window_full:
+                return False
+            if time.perf_counter() - self._sent_at < _BATCH_WITHIN:
+                return False
+            self._note_sent(len(item))
+            return True
 
     def _note_sent(self, size: int) -> None:
         self._sent += 1
