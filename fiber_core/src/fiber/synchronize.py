@@ -26,11 +26,10 @@ from fiber._objects.sync.barrier import OwnedBarrier
 from fiber._objects.sync.condition import OwnedCondition
 from fiber._objects.sync.event import OwnedEvent
 from fiber._objects.sync.hold import LocalHold
-from fiber._objects.sync.owned_waitable import OwnedWaitable, Place
 from fiber._objects.sync.protocol import Status
-from fiber._objects.sync.remote_waitable import RemoteWaitable
 from fiber._objects.sync.semaphore import OwnedSemaphore, SemaphoreState
 from fiber._objects.sync.shared_lock import SharedLock, keeping
+from fiber._objects.sync.waitable import OwnedWaitable, Place, RemoteWaitable
 from fiber._wire import fork
 from fiber.exceptions import FiberError, HolderDiedError, HolderDiedWarning
 

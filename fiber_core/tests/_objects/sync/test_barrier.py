@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber._objects.sync import owned_waitable
+from fiber._objects.sync import waitable
 from fiber._objects.sync.barrier import BarrierState, OwnedBarrier
 from fiber._objects.sync.protocol import Request, Status
 from wire_world import in_thread, until
@@ -162,18 +162,18 @@ def test_it_breaks_when_time_is_up(owner, side):
 
 def test_the_action_is_run_while_the_others_wait_though_their_time_be_up(owner, monkeypatch):
     time_is_up, expired = threading.Event(), threading.Event()
-    wait, cancel = owned_waitable.wait_for_wakeup, owned_waitable.OwnedWaitable._cancel
+    wait, cancel = waitable.wait_for_wakeup, waitable.OwnedWaitable._cancel
 
     def noted(self, waiter, **why):
         cancel(self, waiter, **why)
         expired.set()
 
     monkeypatch.setattr(
-        owned_waitable,
+        waitable,
         "wait_for_wakeup",
         lambda gate, timeout: wait(gate, timeout) if timeout is None else not time_is_up.wait(20),
     )
-    monkeypatch.setattr(owned_waitable.OwnedWaitable, "_cancel", noted)
+    monkeypatch.setattr(waitable.OwnedWaitable, "_cancel", noted)
     barrier = owner.make(OwnedBarrier, 2)
     waits = waiting(barrier)
     status, number = barrier.arrive(None, has_action=True)
@@ -200,7 +200,7 @@ def test_one_who_is_interrupted_leaves(owner, monkeypatch, parties):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(barrier, "deliver_answers", carry_and_interrupt)
-    monkeypatch.setattr(owned_waitable, "wait_for_wakeup", no_patience)
+    monkeypatch.setattr(waitable, "wait_for_wakeup", no_patience)
     with pytest.raises(KeyboardInterrupt):
         barrier.arrive(None, has_action=True)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fiber._objects.address import Kind
-from fiber._objects.sync import owned_waitable, protocol, remote_waitable
+from fiber._objects.sync import protocol, waitable
 from fiber._objects.sync.protocol import Request, Status
 from fiber._objects.sync.semaphore import LocalHold, OwnedSemaphore, SemaphoreState
 from fiber.exceptions import HolderDiedWarning, LeaseLostError, WireError
@@ -255,7 +255,7 @@ def test_an_interrupted_wait_at_the_owner_takes_nothing_with_it(lock, monkeypatc
             lock.release()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(owned_waitable, "wait_for_wakeup", interrupted)
+    monkeypatch.setattr(waitable, "wait_for_wakeup", interrupted)
     with pytest.raises(KeyboardInterrupt):
         lock.acquire(True, None)
     monkeypatch.undo()
@@ -286,7 +286,7 @@ def test_an_interrupted_wait_elsewhere_takes_nothing_with_it(lock, theirs, monke
         raise KeyboardInterrupt
 
     theirs.owner.on_notice(theirs.target, hear)
-    monkeypatch.setattr(remote_waitable, "wait_for_wakeup", interrupted)
+    monkeypatch.setattr(waitable, "wait_for_wakeup", interrupted)
     with pytest.raises(KeyboardInterrupt):
         theirs.acquire(True, None)
     monkeypatch.undo()

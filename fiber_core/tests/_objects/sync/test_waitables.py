@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fiber._objects.address import Kind
-from fiber._objects.sync import owned_waitable, remote_waitable
+from fiber._objects.sync import waitable
 from fiber._objects.sync.barrier import BarrierState, OwnedBarrier
 from fiber._objects.sync.condition import (
     SIZE,
@@ -239,7 +239,7 @@ def test_processes_sleep_until_they_are_notified(condition, other, third):
 def test_the_notification_of_one_that_is_interrupted_at_the_owner_wakes_another(
     condition, monkeypatch
 ):
-    me, wait_for_wakeup, waits = threading.get_ident(), owned_waitable.wait_for_wakeup, []
+    me, wait_for_wakeup, waits = threading.get_ident(), waitable.wait_for_wakeup, []
 
     def interrupted(gate, timeout):
         if threading.get_ident() != me:
@@ -247,7 +247,7 @@ def test_the_notification_of_one_that_is_interrupted_at_the_owner_wakes_another(
         condition.notify(1, certain=False)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(owned_waitable, "wait_for_wakeup", interrupted)
+    monkeypatch.setattr(waitable, "wait_for_wakeup", interrupted)
     with pytest.raises(KeyboardInterrupt):
         # the other sleeps later than the one that is interrupted
         sleep(condition, release=lambda: waits.append(sleeping(condition, condition)))
@@ -274,6 +274,6 @@ def test_the_notification_of_one_that_is_interrupted_elsewhere_wakes_another(
     theirs.notify(1, certain=True)
     assert first()
     # the notification was heard, and its thread interrupted at that moment
-    theirs._rollback(remote_waitable.Reply(remote_waitable.Status.OK))
+    theirs._rollback(waitable.Reply(waitable.Status.OK))
 
     assert second()

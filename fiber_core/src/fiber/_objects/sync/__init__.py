@@ -29,7 +29,7 @@ Threads: ``fiber-waiter`` at an owner, while it waits in shared memory on behalf
 by the thread that waits for it or by the handler thread, rollbacks run on the owner's executor.
 Locks: ``lock`` at the owner; ``_guard`` in other processes; both are held briefly.
 
-``owned_waitable`` and ``remote_waitable`` have what the kinds have in common, ``hold`` what a process counts for
-itself, ``protocol`` the values of the state machines and the messages. See
+``waitable`` has what the kinds have in common, ``hold`` what a process counts for itself,
+``protocol`` the values of the state machines and the messages. See
 ``docs/design/synchronization.md``.
 """

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING
 from fiber._base.threads import turn
 from fiber._objects.address import Kind
 from fiber._objects.sync.monitor import LOOKS, SharedState, Word
-from fiber._objects.sync.owned_waitable import OwnedWaitable
 from fiber._objects.sync.protocol import Answer, Answers, Op, Request, Status, Wait, WaitQueue
-from fiber._objects.sync.remote_waitable import RemoteWaitable
+from fiber._objects.sync.waitable import OwnedWaitable, RemoteWaitable
 from fiber._objects.waiting import Deadline
 
 if TYPE_CHECKING:

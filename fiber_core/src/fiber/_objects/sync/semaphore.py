@@ -21,7 +21,6 @@ from fiber._objects.address import Address, Kind
 from fiber._objects.owner_connection import Owner
 from fiber._objects.sync import shared_lock
 from fiber._objects.sync.hold import HoldMixin, LocalHold
-from fiber._objects.sync.owned_waitable import OwnedWaitable
 from fiber._objects.sync.protocol import (
     ACQUIRED,
     Answer,
@@ -33,8 +32,8 @@ from fiber._objects.sync.protocol import (
     Wait,
     WaitQueue,
 )
-from fiber._objects.sync.remote_waitable import RemoteWaitable, Reply
 from fiber._objects.sync.shared_semaphore import Outcome, SharedPermits
+from fiber._objects.sync.waitable import OwnedWaitable, RemoteWaitable, Reply
 from fiber.exceptions import LeaseLostError, PeerLostError
 
 if TYPE_CHECKING:
