@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import browser as browsers
+import hygiene
 import require
 
 SCRIPT = Path(browsers.__file__).with_name("simulated_run.py")
@@ -16,7 +17,7 @@ SCRIPT = Path(browsers.__file__).with_name("simulated_run.py")
 MOST_LOAD, MOST_CPU = 2.0, 0.2
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _installed():
     require.need_module("starlette")
     require.need_module("uvicorn")
@@ -46,10 +47,18 @@ def served():
             process.kill()
 
 
+@pytest.fixture(scope="module")
+def chromium(_installed):
+    with browsers.Browser() as chromium:
+        # which has processes for pages come and go
+        hygiene.restarted.add(chromium.pid)
+        yield chromium
+
+
 @pytest.fixture
-def browser():
-    with browsers.Browser() as browser:
-        yield browser
+def browser(chromium):
+    chromium.show()
+    return chromium
 
 
 @pytest.fixture
@@ -292,23 +301,21 @@ def test_a_worker_that_is_slow_steadily_is_told_with_how_much(drawn, browser):
     assert said in texts(browser, "#worker-facts")[0]
 
 
-def test_what_nobody_watched_is_striped_and_breaks_the_lines_on_a_narrow_page_too(served):
+def test_what_nobody_watched_is_striped_and_breaks_the_lines_on_a_narrow_page_too(served, browser):
     _, url = served(8)
-    with browsers.Browser(420, 900) as narrow:
-        narrow.open(url)
-        narrow.until("model.points.length > 1 && model.spans.size")
-        narrow.evaluate(
-            "model.source.close(); first = model.points[0]; "
-            "model.points.unshift(...[42, 41].map((ago) => ({...first, t: first.t - ago, rate: 1}))); "
-            "[...model.spans.values()][0].unshift({name: '', begin: first.t - 50, end: first.t - 42}); draw()"
-        )
+    browser.show(420, 900)
+    browser.open(url)
+    browser.until("model.points.length > 1 && model.spans.size")
+    browser.evaluate(
+        "model.source.close(); first = model.points[0]; "
+        "model.points.unshift(...[42, 41].map((ago) => ({...first, t: first.t - ago, rate: 1}))); "
+        "[...model.spans.values()][0].unshift({name: '', begin: first.t - 50, end: first.t - 42}); draw()"
+    )
 
-        (legend,) = texts(narrow, "#functions")
-        assert "striped: nobody looked" in legend
-        assert "sent before this page was open" in legend
-        drawn = narrow.evaluate(
-            "document.querySelector('#memory-plot path.line').getAttribute('d')"
-        )
-        assert drawn.count("M") == 2
-        assert narrow.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        assert narrow.complaints() == []
+    (legend,) = texts(browser, "#functions")
+    assert "striped: nobody looked" in legend
+    assert "sent before this page was open" in legend
+    drawn = browser.evaluate("document.querySelector('#memory-plot path.line').getAttribute('d')")
+    assert drawn.count("M") == 2
+    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert browser.complaints() == []

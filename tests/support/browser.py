@@ -77,6 +77,19 @@ class Browser:
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.send(f"{domain}.enable")
+        self.show(width, height, dark=dark)
+
+    @property
+    def pid(self):
+        """Of the process that starts all others of the browser."""
+        return self._process.pid
+
+    def show(self, width=1400, height=1000, *, dark=False):
+        """Begin anew with an empty page, as the class is made; nothing is remembered."""
+        self.send("Network.clearBrowserCookies")
+        self.send("Storage.clearDataForOrigin", origin="*", storageTypes="all")
+        self.open("about:blank")
+        self.events.clear()
         self.send(
             "Emulation.setDeviceMetricsOverride",
             width=width,

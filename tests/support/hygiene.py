@@ -34,7 +34,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP)
 # helpers that the standard library keeps until the interpreter ends
 _STDLIB_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 _PATIENCE = 8.0
-#: processes of fixtures of wider scope that a test had them start again; they end with the fixture
+#: processes that fixtures of wider scope start during tests, and those whose children are; they end with
+#: the fixture
 restarted: set[int] = set()
 _environ = pytest.MonkeyPatch()
 # a script has them ignored in what it runs with "&" or nohup, and programs of tests would inherit that
