@@ -23,9 +23,9 @@ from fiber.cli import ring
 from fiber.exceptions import BackendError, ConfigError, FiberError, SubmitError
 from fiber_k8s.manifest import merge_template, read_template
 from fiber_ssh.config import SshConfig
+from fiber_ssh.connect import KnownHosts
 from fiber_ssh.hosts import read_hosts
-from fiber_ssh.known_hosts import KnownHosts
-from fiber_ssh.remote.logfile import LogReader, offset_of_tail
+from fiber_ssh.remote.runs import LogReader, offset_of_tail
 from fuzz.target import empty_folder, file_of, target
 
 

@@ -26,7 +26,7 @@ from fiber.exceptions import (
 )
 from fiber_k8s import pod_exec, port_forward
 from fiber_k8s.websocket_client import WebSocket
-from fiber_ssh import exec_channel, status
+from fiber_ssh import exec_channel, submission
 from fiber_ssh.agent_link import AgentLink
 from fiber_ssh.config import SshConfig
 from fiber_ssh.hosts import Host
@@ -53,7 +53,7 @@ def agent_answers(data: bytes) -> None:
 
     def take(_: AgentLink, found: Any) -> None:
         for record in found if isinstance(found, list) else [found]:
-            status.read_record(record, "ssh", "host")
+            submission.read_record(record, "ssh", "host")
 
     told: Any = {"on_jobs": take, "on_job": take, "on_beat": mock.Mock(), "on_change": mock.Mock()}
     host, config = Host(name="host"), SshConfig(hosts="host")

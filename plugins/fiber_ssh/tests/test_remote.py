@@ -16,8 +16,7 @@ from fiber.exceptions import WireError
 from fiber.model import JobSpec, JobState, ProcessStatus, Reason, ReasonKind
 from fiber_ssh.agent_archive import loader_source
 from fiber_ssh.remote.kernel import bound_port
-from fiber_ssh.remote.logfile import LogReader, offset_of_tail, pieces
-from fiber_ssh.remote.runs import Run, load_runs
+from fiber_ssh.remote.runs import LogReader, Run, load_runs, offset_of_tail, pieces
 from fiber_ssh.remote.wire import Data, decoder, pack
 from making import making
 

@@ -4,7 +4,7 @@ import paramiko
 import pytest
 
 from fiber.exceptions import BackendUnavailableError, ConfigError
-from fiber_ssh.known_hosts import KnownHosts
+from fiber_ssh.connect import KnownHosts
 from fiber_ssh.ssh_config import look_up
 from supervised import until_gone
 

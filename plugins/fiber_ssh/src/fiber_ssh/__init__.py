@@ -30,16 +30,15 @@ Called by the core through :class:`fiber.abc.Backend`, the hooks in :mod:`~fiber
 
 ======================================  ====================================================
 plugin, config, backend                 hooks and settings; the Backend interface
-hosts, host_state                       the user's hosts; the state of each, their shutdown
-scheduler, placement                    which job runs where and which wait; the choice (pure)
-submission, agent_link, agent_queries   jobs; requests to one agent; queries to all
-lease_monitor, status                   silent hosts; statuses from agents' records (pure)
+hosts, host_state                       the user's hosts; the state and silence of each
+scheduler, placement                    which job runs where and which wait, queries to all
+                                        agents; the choice of a host (pure)
+submission, agent_link                  jobs, their statuses from agents' records; requests
 log_follow, output                      followers of jobs' output; printing it here
 routes, streams, address                who dials whom; channels into jobs; listen address
-connect, ssh_config, known_hosts        ssh connections, ~/.ssh/config, host keys
+connect, ssh_config                     ssh connections, host keys; ~/.ssh/config (pure)
 exec_channel, execution, shell_command  commands on a host, ``Backend.exec``, quoting (pure)
 files, agent_archive                    transfer of files; the agent's code as it is sent
-compatibility                           versions of Python and fiber-core (pure)
 checks                                  ``fiber doctor``
 remote                                  the agent, which runs on hosts
 ======================================  ====================================================

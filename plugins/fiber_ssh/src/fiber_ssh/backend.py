@@ -28,14 +28,12 @@ from fiber.model import (
     Reach,
     ReachKind,
 )
-from fiber_ssh.agent_queries import find_job, query_all
 from fiber_ssh.config import LEASE, SshConfig
 from fiber_ssh.host_state import HostState
 from fiber_ssh.hosts import read_hosts
 from fiber_ssh.log_follow import log_lines
-from fiber_ssh.scheduler import JobScheduler
-from fiber_ssh.status import read_record
-from fiber_ssh.submission import Submission
+from fiber_ssh.scheduler import JobScheduler, find_job, query_all
+from fiber_ssh.submission import Submission, read_record
 
 __all__ = ["SshBackend"]
 

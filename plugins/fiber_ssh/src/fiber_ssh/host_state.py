@@ -1,7 +1,8 @@
-"""All hosts and what is known of each: connection, compatibility, slots and devices.
+"""All hosts and what is known of each: connection, compatibility, silence, slots and devices.
 
 A :class:`HostState` is one host, :class:`HostStates` are those of a program: they are connected to
-together, waited for, probed for devices, and shut down.
+together, waited for, probed for devices, and shut down. A :class:`LeaseMonitor` reports hosts whose
+agents have been silent for too long; :func:`incompatibility` compares versions (pure).
 """
 
 from __future__ import annotations
@@ -9,28 +10,59 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import logging
+import shlex
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from fiber._agent.lease import LeaseTable
 from fiber._agent.resources.allocator import Allocator
 from fiber._agent.resources.probe import check_devices, probe_argv, provider_of
 from fiber._base.threads import CallbackThread
 from fiber.abc import ResourceProvider
-from fiber.backend_parts.threads import run_at_once
+from fiber.backend_parts.threads import Timers, run_at_once
 from fiber.exceptions import BackendError, BackendUnavailableError, FiberError, ResourceError
-from fiber.model import Device, JobSpec, ResourceRequest
+from fiber.model import Device, JobSpec, ResourceRequest, Timing
 from fiber_ssh.agent_link import AgentLink
-from fiber_ssh.compatibility import incompatibility
 from fiber_ssh.config import SshConfig
-from fiber_ssh.exec_channel import run
+from fiber_ssh.exec_channel import HostInfo, run
 from fiber_ssh.files import FileSender
 from fiber_ssh.hosts import Host
 from fiber_ssh.placement import HostCapacity, slots_of
 from fiber_ssh.streams import Streams
 from fiber_ssh.timing import SshTiming
 
-__all__ = ["HostState", "HostStates"]
+__all__ = ["HostState", "HostStates", "LeaseMonitor", "incompatibility"]
+
+
+def incompatibility(
+    info: HostInfo, host: str, fiber: str, python: tuple[int, int] | None = None
+) -> str:
+    """Why processes of this program cannot run on a host, and the fix; empty where they can.
+
+    Args:
+        info: the host's versions.
+        host: its name in the settings.
+        fiber: this program's version of fiber-core.
+        python: this program's version of Python; the running one if omitted.
+    """
+    mine = python or sys.version_info[:2]
+    theirs = info.python[:2]
+    if theirs != mine:
+        local, remote = ".".join(map(str, mine)), ".".join(map(str, theirs))
+        return (
+            f"{info.executable} on host {host} is Python {remote}, and this program runs on "
+            f"{local}: functions cannot be sent between the two; name a Python {local} with "
+            f"'python = …' in the hosts file, or with FIBER_SSH_PYTHON"
+        )
+    install = f"ssh {host} {shlex.quote(info.executable)} -m pip install fiber-core=={fiber}"
+    if info.fiber is None:
+        return f"{info.executable} on host {host} has no fiber; run: {install}"
+    if info.fiber != fiber:
+        return f"host {host} has fiber-core {info.fiber}, and this program {fiber}; run: {install}"
+    return ""
+
 
 log = logging.getLogger("fiber")
 
@@ -332,3 +364,67 @@ def _have_reconnected(host_states: HostStates | Sequence[HostState], *, every: b
     if not every and any(link.is_up for link in links):
         return True
     return all(link.is_up or not link.was_up for link in links)
+
+
+#: key of the next check
+_CHECK = "check"
+
+
+class LeaseMonitor:
+    """Leases of hosts by name, checked by the thread ``fiber-ssh-leases``; thread-safe.
+
+    Args:
+        lease: seconds of silence after which a lease expires.
+        timing: how often leases are checked, and by how much a check may be late.
+        expired: called with a host's name and the seconds of its silence.
+        stale: called with a host's name after half of its lease in silence, to have its
+            connection made anew.
+    """
+
+    def __init__(
+        self,
+        lease: float,
+        timing: Timing,
+        expired: Callable[[str, float], None],
+        stale: Callable[[str], None],
+    ) -> None:
+        self._lease = lease
+        self._interval = timing.heartbeat
+        self._expired = expired
+        self._stale = stale
+        self._table: LeaseTable[str] = LeaseTable(lease=lease, silence=lease, timing=timing)
+        self._renewed: dict[str, float] = {}
+        self._lock = threading.Lock()
+        self._timers = Timers("fiber-ssh-leases")
+
+    def start(self) -> None:
+        """Begin to check."""
+        self._timers.set(_CHECK, self._interval, self._check)
+
+    def renew(self, name: str) -> None:
+        """Renew a host's lease at a heartbeat."""
+        now = time.monotonic()
+        with self._lock:
+            self._renewed[name] = now
+            if name in self._table:
+                self._table.renew(name, now)
+            else:
+                self._table.connected(name, now)
+
+    def close(self) -> None:
+        """End the thread. Idempotent."""
+        self._timers.close()
+
+    def _check(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            expired = self._table.expire(now)
+            stale = [n for n, t in self._renewed.items() if now - t > self._lease / 2]
+            for name in stale:
+                del self._renewed[name]
+        # whatever becomes of these: the next check is due
+        self.start()
+        for name in stale:
+            self._stale(name)
+        for one in expired:
+            self._expired(one.key, one.silent)

@@ -1,4 +1,4 @@
-"""Jobs of this program on their way to hosts, and the request that submits one to an agent."""
+"""Jobs of this program on their way to hosts, the request that submits one, and an agent's records of them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import Any
 
 import attrs
 
-from fiber.model import Device, Job, JobSpec
+from fiber._agent.supervisor.jobs import combine
+from fiber._agent.supervisor.journal import JournaledJob
+from fiber.model import Device, Job, JobSpec, JobState, JobStatus, Reason, ReasonKind
 from fiber_ssh.address import ADDRESS_VARIABLE, UNREACHABLE
 from fiber_ssh.exec_channel import HostInfo
 from fiber_ssh.hosts import Host
 from fiber_ssh.routes import Route
 
-__all__ = ["Submission", "submit_fields"]
+__all__ = ["Submission", "lost", "read_record", "submit_fields"]
 
 
 @attrs.define(eq=False)
@@ -90,3 +92,18 @@ def submit_fields(
         "path": str(PurePosixPath(info.executable).parent),
         "private": private,
     }
+
+
+def read_record(record: Mapping[str, Any], backend: str, host: str) -> tuple[Job, JobStatus]:
+    """The job of a record, and how it stands.
+
+    Raises:
+        ValueError: the record makes no sense.
+    """
+    job = JournaledJob.from_events(record["events"])
+    return job.job(backend, host=host), combine(job.processes, host=host)
+
+
+def lost(kind: ReasonKind, message: str, host: str | None) -> JobStatus:
+    """The status of a job that failed without an exit status, as with a host that was lost."""
+    return JobStatus(state=JobState.FAILED, reason=Reason(kind), message=message, host=host)

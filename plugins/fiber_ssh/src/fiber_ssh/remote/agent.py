@@ -29,9 +29,8 @@ from fiber.backend_parts.liveness import Owner
 from fiber.model import JobSpec, JobState, Reason, ReasonKind
 from fiber.model.timing import Timing
 from fiber_ssh.remote.connection import Connection, Follower
-from fiber_ssh.remote.job import Job, directory_for, environ_of, spec_of
 from fiber_ssh.remote.kernel import bound_port, clock, complain, kill_marked
-from fiber_ssh.remote.runs import LEASE, Run, load_runs
+from fiber_ssh.remote.runs import LEASE, Job, Run, directory_for, environ_of, load_runs, spec_of
 from fiber_ssh.remote.wire import Message
 
 __all__ = ["Agent"]

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from fiber._agent.supervisor.channel import Channel
 from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._base.threads import Loop
-from fiber_ssh.remote.job import Job
-from fiber_ssh.remote.logfile import LogReader, offset_of_tail
+from fiber_ssh.remote.runs import Job, LogReader, offset_of_tail
 from fiber_ssh.remote.wire import Data, Message, decoder, pack
 
 __all__ = ["Connection", "Follower"]
