@@ -179,6 +179,7 @@ def conserves_permits(made, events, value, maximum, *, recover):
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.timeout(3600 if soak.is_full() else 120)
 @pytest.mark.parametrize("step", ["acquire", "release", "wait"])
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_a_process_may_be_killed_at_any_line(monkeypatch, kind, step):
