@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 import fiber
+import process_signals
 from fiber import process as processes
 from making import making
 from waiting import until_steady
@@ -132,6 +133,11 @@ class Program:
     def write(self, text):
         """Type."""
         os.write(self._end, text.encode())
+
+    def hang_up(self):
+        """Close its terminal."""
+        os.close(self._end)
+        self._end = os.open(os.devnull, os.O_RDONLY)
 
     def ends(self):
         """Wait for its end; returns its exit code and the rest of its output."""
@@ -337,6 +343,104 @@ def test_the_second_ends_children_that_ignore_the_first(program, way, first):
     assert code == (-signal.SIGINT if first == "while it runs" else 0)
     assert "fiber: interrupted again: ending Process-" in output
     assert "Traceback" not in output
+
+
+def test_processes_have_no_terminal_and_outlive_one_with_a_program_that_ignores_its_hangup(
+    program, tmp_path
+):
+    one = program(
+        """
+        def look(end):
+            try:
+                os.close(os.open("/dev/tty", os.O_RDWR))
+            except OSError:
+                end.send(f"no terminal, leads its group: {os.getpgrp() == os.getpid()}")
+            end.recv()
+
+        def main():
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            here, there = fiber.Pipe()
+            child = fiber.Process(target=look, args=(there,))
+            child.start()
+            found = here.recv()
+            print("ready", flush=True)
+            try:
+                os.read(0, 1)
+            except OSError:
+                pass  # what a terminal that has hung up answers
+            here.send("go on")
+            child.join()
+            with open("found", "w") as file:
+                file.write(f"{found}, exit code {child.exitcode}")
+        """
+    )
+    one.until("ready\n")
+    one.hang_up()
+    assert one.process.wait(PATIENCE) == 0
+    assert (tmp_path / "found").read_text() == "no terminal, leads its group: True, exit code 0"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others share out CPUs by processes alone")
+def test_the_kernel_which_shares_out_cpus_by_sessions_sees_processes_as_one_program_with_theirs(
+    program,
+):
+    one = program(
+        """
+        def tell(end):
+            end.send(os.getsid(0))
+
+        def main():
+            here, there = fiber.Pipe()
+            process = fiber.Process(target=tell, args=(there,))
+            process.start()
+            with fiber.Pool(1) as pool:
+                own = os.getsid(0)
+                print("process:", here.recv() == own, "worker:", pool.apply(os.getsid, (0,)) == own)
+        """
+    )
+    assert one.ends() == (0, "process: True worker: False\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others keep processes in other sessions")
+@pytest.mark.parametrize("what", ["program ends", "program is killed", "supervisor is killed"])
+def test_nothing_in_the_programs_group_is_hung_up_when_what_reports_interrupts_ends(program, what):
+    # the kernel does that where one of the group is stopped, and the last one ends whose parent is in
+    # the same session but another group
+    one = program(
+        """
+        def main():
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+            stopped = os.fork()
+            if stopped == 0:
+                os.kill(os.getpid(), signal.SIGSTOP)
+                os._exit(0)
+            os.waitid(os.P_PID, stopped, os.WSTOPPED)
+            child = fiber.Process(target=int)
+            child.start()
+            child.join()
+            print("ready", flush=True)
+            signal.sigwait({signal.SIGUSR1})
+            child = fiber.Process(target=print, args=("goes on",))
+            child.start()
+            child.join()
+        """,
+        "group",
+    )
+    one.until("ready\n")
+    own = psutil.Process(one.process.pid)
+    (stopped,) = (child for child in own.children() if child.status() == psutil.STATUS_STOPPED)
+    (supervisor,) = (child for child in own.children() if child != stopped)
+    reporter = psutil.Process(process_signals.reporter_of(supervisor.pid))
+    if what == "program is killed":
+        own.kill()
+    else:
+        if what == "supervisor is killed":
+            supervisor.kill()
+            reporter.wait(PATIENCE)
+        own.send_signal(signal.SIGUSR1)
+    reporter.wait(PATIENCE)
+    assert one.process.wait(PATIENCE) == (-signal.SIGKILL if what == "program is killed" else 0)
+    assert stopped.status() == psutil.STATUS_STOPPED
 
 
 @pytest.fixture

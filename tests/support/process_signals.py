@@ -22,6 +22,32 @@ def with_variable(name: str, value: str) -> Iterator[psutil.Process]:
                 yield process
 
 
+def reporter_of(supervisor: int) -> int:
+    """The process in a program's group that reports SIGINT to the supervisor, by pipes both have."""
+    program = psutil.Process(supervisor).ppid()
+    pipes = _pipes(supervisor)
+    others = (process.pid for process in psutil.process_iter() if process.pid != program)
+    (found,) = (pid for pid in others if _group(pid) == os.getpgid(program) and pipes & _pipes(pid))
+    return found
+
+
+def _group(pid: int) -> int | None:
+    with contextlib.suppress(OSError):
+        return os.getpgid(pid)
+    return None
+
+
+def _pipes(pid: int) -> set[str]:
+    """Pipes of a process save those of its standard streams."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if int(link.name) > 2:
+                    found.add(str(link.readlink()))
+    return {name for name in found if name.startswith("pipe:")}
+
+
 def kill(process: BaseProcess) -> None:
     """Send SIGKILL to a child."""
     send(process, signal.SIGKILL)

@@ -41,9 +41,9 @@ def tell(private: bytes, index: int) -> None:
 
 
 def tell_where(private: bytes, index: int) -> None:
-    """Print directory, session, group, signals and descriptors of this process."""
+    """Print directory, group, signals and descriptors of this process."""
     print(Path.cwd())
-    print(os.getsid(0) == os.getpgrp() == os.getpid())
+    print(os.getpgrp() == os.getpid())
     print([str(signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGCHLD)])
     print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
     print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())))

@@ -13,7 +13,7 @@ Invariants:
   unpickled into Fiber's own classes alone.
 * It forks from a process without threads. The job supervisor starts its threads after its last
   fork.
-* Every process has a session of its own; it is killed with its supervisor (``PR_SET_PDEATHSIG`` on
+* Every process has a process group of its own and no terminal; it is killed with its supervisor (``PR_SET_PDEATHSIG`` on
   Linux), and what hangs below it is found and ended by its process group, its control group or as
   an orphan.
 * The end of a process is reported once, with its exit code, reason, peak of memory and last lines,

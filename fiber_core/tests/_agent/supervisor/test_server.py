@@ -13,9 +13,9 @@ import textwrap
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
+import process_signals
 from fiber._agent.supervisor.journal import read_journal
 from fiber.exceptions import SubmitError
 from fiber.model import Timing
@@ -210,9 +210,9 @@ def listener_of(supervised):
     """The process of a supervisor that stays in its master's group."""
     # it is there before anything is answered
     supervised.client.query()
-    children = psutil.Process(supervised.process.pid).children()
-    (found,) = (child.pid for child in children if os.getsid(child.pid) == os.getsid(0))
-    return found
+    if sys.platform != "linux":
+        pytest.skip("reads /proc")
+    return process_signals.reporter_of(supervised.process.pid)
 
 
 def test_those_in_the_foreground_are_interrupted_each_time_and_others_never(leader):
@@ -398,14 +398,38 @@ def test_with_its_listener_killed_or_stopped_a_supervisor_goes_on(own, number):
     assert own.end(job).exit_code == 1
 
 
-@pytest.mark.parametrize("ends", ["as it should", "by SIGKILL"])
+@pytest.mark.parametrize("ends", ["as it should", "by SIGKILL", "while that is stopped"])
 def test_the_listener_ends_with_its_supervisor(own, ends):
     listener = listener_of(own)
+    if ends == "while that is stopped":
+        os.kill(listener, signal.SIGSTOP)
     if ends == "by SIGKILL":
         own.process.kill()
     else:
         own.client.close()
     until_gone(listener)
+
+
+def test_without_room_for_a_listener_a_supervisor_says_so_and_ends():
+    program = """
+    import os
+    from fiber._agent.supervisor.interrupts import leave_group
+    own, fork = os.getpid(), os.fork
+    def fork_once():
+        if os.getpid() != own:
+            raise BlockingIOError("full")
+        return fork()
+    os.fork = fork_once
+    leave_group(0)
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "no room for the process that reports interrupts" in ended.stderr
 
 
 def test_the_listener_keeps_nothing_of_the_program_open(supervised):

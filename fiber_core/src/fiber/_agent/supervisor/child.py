@@ -67,6 +67,8 @@ class ChildPlan:
     environ: Mapping[str, str] = values.field(repr=False)
     #: working directory
     cwd: str
+    #: True for one that may talk with the program at every step: it stays in the program's session
+    foreground: bool = False
     #: for the entry function, or for a descriptor of the program's
     private: bytes | None = values.field(repr=False)
     #: files to write this process's id to, before it allocates anything: control groups
@@ -100,11 +102,10 @@ def become(plan: ChildPlan) -> NoReturn:
 
 
 def _set_up(plan: ChildPlan) -> None:
-    # Not a group in the program's session, though Linux shares out a busy machine's CPUs by sessions: the
-    # supervisor would be in it as well, its process that reports interrupts is in the program's group,
-    # and at the end of that one the kernel counts the group as newly orphaned. It then hangs the program
-    # up if any process of its group is stopped.
-    os.setsid()
+    if plan.foreground:
+        kernel.leave_group()
+    else:
+        os.setsid()
     if not kernel.die_with_parent(plan.supervisor):
         os._exit(NOT_STARTED)
     # as if it had been executed: a fork has its supervisor's name, and is none
@@ -245,7 +246,7 @@ class InChild(BaseException):
 class Spawned:
     """Forked process as its supervisor sees it; its descriptors are owned and non-blocking."""
 
-    #: process id, also of its session and group
+    #: process id, also of its group
     pid: int
     #: read end of its standard output
     stdout: int

@@ -1,7 +1,7 @@
 """SIGINT to the program's process group, reported to the supervisor by a process that stays in it.
 
-A supervisor has a session of its own, and so has each job: Ctrl-C, or a signal to the program's
-process group, reaches neither. With ``multiprocessing`` the children are in that group, and Ctrl-C
+A supervisor has a process group of its own, and so has each job: Ctrl-C, or a signal to the
+program's process group, reaches neither. With ``multiprocessing`` the children are in that group, and Ctrl-C
 interrupts them with the program, whatever handler the program has. So the supervisor leaves a
 process in the group that does nothing but report SIGINT, which the supervisor passes on to the jobs
 in the foreground.
@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from fiber._agent.supervisor import kernel
 from fiber._agent.supervisor.descriptors import fill_standard_descriptors
 
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ def blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def leave_group(channel: int) -> tuple[int, int]:
-    """Begin a session; a forked process stays behind in the group to report SIGINT.
+def leave_group(channel: int) -> tuple[int, int, int]:
+    """Leave the program's group and terminal; a forked process stays behind in the group to report SIGINT.
 
     To be called first of all, in a process that was started with these signals blocked; what came
     meanwhile is dropped.
@@ -60,27 +61,42 @@ def leave_group(channel: int) -> tuple[int, int]:
         channel: a descriptor that the forked process must not keep open.
 
     Returns:
-        descriptors for :class:`Interrupts`: one to read, one to write; once the latter is closed
-        that process ends.
+        for :class:`Interrupts`: a descriptor to read, one to write, and the id of that process, which
+        ends once the latter is closed.
     """
     fill_standard_descriptors()
     answers, answering = os.pipe()
     questions, asking = os.pipe()
-    if os.fork() == 0:
+    # A grandchild: its parent must not be in the program's session and another group, as this process
+    # will be. Where such a child of a group is its last and ends, or loses that parent, the kernel
+    # counts the group as newly orphaned and hangs it up if one of its processes is stopped.
+    between = os.fork()
+    if between == 0:
         try:
-            for descriptor in (channel, answers, asking):
-                os.close(descriptor)
-            _report_interrupts(questions, answering)
+            if reporter := os.fork():
+                os.write(answering, b"%d" % reporter)
+            else:
+                for descriptor in (channel, answers, asking):
+                    os.close(descriptor)
+                _report_interrupts(questions, answering)
         finally:
             os._exit(0)
     os.close(questions)
     os.close(answering)
-    os.setsid()
+    # until it has ended, this process is in the group too; where SIGCHLD is ignored it has no status
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(between, 0)
+    # what it reported meanwhile interrupts nothing
+    words = os.read(answers, 4096).strip(_INTERRUPT)
+    if not words:
+        msg = "the system has no room for the process that reports interrupts"
+        raise OSError(msg)
+    kernel.leave_group()
     for signum in _GROUP_SIGNALS:
         handler = signal.signal(signum, signal.SIG_IGN)
         signal.signal(signum, handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _GROUP_SIGNALS)
-    return answers, asking
+    return answers, asking, int(words)
 
 
 def _report_interrupts(questions: int, answering: int) -> None:
@@ -116,16 +132,16 @@ class Interrupts:
     """Reports of the process in the program's group.
 
     Args:
-        ends: from :func:`leave_group`.
+        reporter: from :func:`leave_group`.
         loop: event loop that reads them.
-        descriptors: owner of the ends.
+        descriptors: owner of its descriptors.
         on_interrupt: called for each SIGINT to the program's group.
         answer_timeout: seconds for an answer; a process that was stopped gives none.
     """
 
     def __init__(
         self,
-        ends: tuple[int, int],
+        reporter: tuple[int, int, int],
         *,
         loop: Loop,
         descriptors: Descriptors,
@@ -133,9 +149,9 @@ class Interrupts:
         answer_timeout: float,
     ) -> None:
         self._answer_timeout = answer_timeout
-        for descriptor in ends:
+        self._reader, self._writer, self._pid = reporter
+        for descriptor in (self._reader, self._writer):
             os.set_blocking(descriptors.own(descriptor), False)
-        self._reader, self._writer = ends
         self._descriptors = descriptors
         self._loop = loop
         self._on_interrupt = on_interrupt
@@ -161,6 +177,12 @@ class Interrupts:
     def close(self) -> None:
         """End the process in the group; nothing more is reported. Idempotent."""
         if self._writer >= 0:
+            poll = select.poll()
+            poll.register(self._reader, 0)
+            if not poll.poll(0):
+                # it lives: nobody else has the pipe; one that was stopped would not see this end
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._pid, signal.SIGKILL)
             self._end()
             self._descriptors.close(self._writer)
             self._writer = -1

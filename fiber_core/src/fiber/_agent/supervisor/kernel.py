@@ -13,7 +13,14 @@ import signal
 import sys
 from typing import Any
 
-__all__ = ["ProcessWatch", "adopt_orphans", "die_with_parent", "private_descriptor", "set_title"]
+__all__ = [
+    "ProcessWatch",
+    "adopt_orphans",
+    "die_with_parent",
+    "leave_group",
+    "private_descriptor",
+    "set_title",
+]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -29,6 +36,27 @@ if sys.platform == "linux":
 
         return ctypes.CDLL(None, use_errno=True)
 
+    def leave_group() -> None:
+        """Lead a process group of its own, without a terminal.
+
+        It stays in its session: Linux shares out a busy machine's CPUs by sessions (autogroups), and
+        of two processes that talk with each other the second would wait until its session's turn.
+        """
+        os.setpgid(0, 0)
+        try:
+            terminal = os.open("/dev/tty", os.O_RDWR | os.O_NONBLOCK)
+        except OSError:
+            # there is none
+            return
+        import fcntl
+        import termios
+
+        try:
+            # of one that leads no session it takes the terminal from that process alone
+            fcntl.ioctl(terminal, termios.TIOCNOTTY)
+        finally:
+            os.close(terminal)
+
     def _prctl(option: int, argument: int | bytes) -> bool:
         libc = _libc()
         import ctypes
@@ -38,6 +66,10 @@ if sys.platform == "linux":
         return bool(libc.prctl(option, value, zero, zero, zero) == 0)
 
 else:
+
+    def leave_group() -> None:
+        """Lead a process group of its own, without a terminal: in a session of its own."""
+        os.setsid()
 
     def _prctl(option: int, argument: int | bytes) -> bool:  # noqa: ARG001 - as above
         return False

@@ -22,7 +22,7 @@ from fiber._agent.supervisor.server import Server
 __all__ = ["main", "raise_descriptor_limit"]
 
 
-def main(descriptor: int, interrupts: tuple[int, int], *, early: bool = False) -> NoReturn:
+def main(descriptor: int, interrupts: tuple[int, int, int], *, early: bool = False) -> NoReturn:
     """Run a supervisor on a channel, then end the process.
 
     Args:
@@ -38,12 +38,12 @@ def main(descriptor: int, interrupts: tuple[int, int], *, early: bool = False) -
     options = _read_options(descriptor)
     if options.detached:
         # no terminal interrupts what outlives the program
-        for end in interrupts:
+        for end in interrupts[:2]:
             os.close(end)
-        os.wait()
         if os.fork():
             # the starter waits for the first of the two only
             os._exit(0)
+        os.setsid()
         _leave_terminal(options.run_directory)
     kernel.set_title(DETACHED_TITLE if options.detached else SUPERVISOR_TITLE)
     limit = raise_descriptor_limit()

@@ -192,7 +192,7 @@ def kill_group(pid: int, signum: int = signal.SIGKILL) -> None:
     try:
         os.killpg(pid, signum)
     except (ProcessLookupError, PermissionError):
-        # between the fork and its setsid; or nothing but zombies, which macOS forbids to signal
+        # before it has left the supervisor's group; or nothing but zombies, which macOS forbids to signal
         signal_process(pid, signum)
 
 
@@ -311,6 +311,7 @@ class JobRunner:
                 argv=launch.spec.argv,
                 environ=launch.environ,
                 cwd=launch.cwd,
+                foreground=launch.spec.foreground,
                 private=launch.spec.private,
                 descriptor_limit=self._descriptor_limit,
                 devices=launch.grants,

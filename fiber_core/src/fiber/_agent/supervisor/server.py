@@ -302,8 +302,8 @@ class Server:
     Args:
         options: its options.
         channel: descriptor of the master's channel, non-blocking.
-        interrupts: descriptors of the process that reports SIGINT to the master's process group;
-            unused where jobs are detached.
+        interrupts: the process that reports SIGINT to the master's process group, as
+            ``interrupts.leave_group`` gives it; unused where jobs are detached.
         descriptor_limit: soft limit of open files that jobs are to have.
     """
 
@@ -312,7 +312,7 @@ class Server:
         options: SupervisorOptions,
         channel: int,
         *,
-        interrupts: tuple[int, int],
+        interrupts: tuple[int, int, int],
         descriptor_limit: int | None = None,
     ) -> None:
         self._options = options
