@@ -45,8 +45,9 @@ def _become(link: Link, instructions: Instructions, hello: Hello, index: int) ->
     link.send(Kind.CALL, 0, 1)
     answer = link.receive()
     if answer is None or answer.kind is not Kind.REPLY:
-        msg = f"the parent at {link.url} does not know process {hello.ident}"
-        raise StartError(msg)
+        # one line: where the call that started it was interrupted, its traceback is the one to read
+        msg = f"fiber: process {hello.ident} does not begin: its parent at {link.url} has given it up"
+        raise SystemExit(msg)
     payload: dict[str, Any] = codec.loads(answer.body)
     if payload["ignores_interrupts"]:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
