@@ -46,7 +46,9 @@ def _become(link: Link, instructions: Instructions, hello: Hello, index: int) ->
     answer = link.receive()
     if answer is None or answer.kind is not Kind.REPLY:
         # one line: where the call that started it was interrupted, its traceback is the one to read
-        msg = f"fiber: process {hello.ident} does not begin: its parent at {link.url} has given it up"
+        msg = (
+            f"fiber: process {hello.ident} does not begin: its parent at {link.url} has given it up"
+        )
         raise SystemExit(msg)
     payload: dict[str, Any] = codec.loads(answer.body)
     if payload["ignores_interrupts"]:
