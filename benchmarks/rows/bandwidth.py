@@ -1,4 +1,4 @@
-"""Arrays of 1 and 8 MB there and back: through a pair of queues, through a pipe, and by a pool."""
+"""Arrays of 1 and 8 MB, and bytes of 1 MB, there and back: through a pair of queues, through a pipe, and by a pool."""
 
 from __future__ import annotations
 
@@ -12,17 +12,22 @@ from benchmarks.model import BASELINE, OURS, Bar, Metric, Round, Sizes
 
 CONTENDERS = (OURS, BASELINE, contenders.DRAGON)
 _WAYS = {"queue": "Queues", "pipe": "Pipe", "pool": "Pool"}
-_PARTS = {"1mb": 8, "8mb": 1}
+#: what is sent: its title, and into how many parts the payload of a round is cut
+_KINDS = {
+    "1mb": ("1 MB arrays", 8),
+    "8mb": ("8 MB arrays", 1),
+    "bytes": ("1 MB of bytes", 8),
+}
 METRICS = tuple(
     Metric(
-        f"bandwidth-{way}-{size}",
-        f"{title}, {size.replace('mb', ' MB')} arrays there and back",
+        f"bandwidth-{way}-{kind}",
+        f"{title}, {what} there and back",
         "MB/s",
         bars=(Bar(1.5),),
         more=True,
     )
     for way, title in _WAYS.items()
-    for size in _PARTS
+    for kind, (what, _) in _KINDS.items()
 )
 
 
@@ -42,22 +47,22 @@ def prepare(contender: str, sizes: Sizes) -> Iterator[Round]:
     there.close()
     with contenders.session(contender, sizes.workers) as pool:
 
-        def by_queue(arrays: list[Any]) -> list[Any]:
-            for array in arrays:
-                given.put(array)
-            return [returned.get() for _ in arrays]
+        def by_queue(items: list[Any]) -> list[Any]:
+            for item in items:
+                given.put(item)
+            return [returned.get() for _ in items]
 
-        def by_pipe(arrays: list[Any]) -> list[Any]:
+        def by_pipe(items: list[Any]) -> list[Any]:
             found = []
-            for array in arrays:
-                here.send(array)
+            for item in items:
+                here.send(item)
                 found.append(here.recv())
             return found
 
         ways: dict[str, Callable[[list[Any]], list[Any]]] = {
             "queue": by_queue,
             "pipe": by_pipe,
-            "pool": lambda arrays: pool.map(tasks.noop, arrays),
+            "pool": lambda items: pool.map(tasks.noop, items),
         }
         # all are up
         for way in ways.values():
@@ -65,19 +70,24 @@ def prepare(contender: str, sizes: Sizes) -> Iterator[Round]:
 
         def once() -> dict[str, float]:
             values = {}
-            for size, parts in _PARTS.items():
+            for kind, (_, parts) in _KINDS.items():
                 length, count = sizes.payload // parts // 8, sizes.payloads * parts
                 # no two alike, so that nobody sends one for both
-                arrays = [np.full(length, number) for number in range(count)]
+                items = [np.full(length, number) for number in range(count)]
+                if kind == "bytes":
+                    items = [one.tobytes() for one in items]
                 for name, way in ways.items():
                     start = time.perf_counter()
-                    found = way(arrays)
+                    found = way(items)
                     seconds = time.perf_counter() - start
-                    # whole and in order, and the receiver's own to change
-                    assert [int(one[-1]) for one in found] == list(range(count))
-                    found[0][0] = -1
-                    moved = 2 * sum(one.nbytes for one in found)
-                    values[f"bandwidth-{name}-{size}"] = moved / 1e6 / seconds
+                    # whole and in order, and an array is the receiver's own to change
+                    assert [int(np.frombuffer(one, np.int64)[-1]) for one in found] == list(
+                        range(count)
+                    )
+                    if kind != "bytes":
+                        found[0][0] = -1
+                    moved = 2 * 8 * length * count
+                    values[f"bandwidth-{name}-{kind}"] = moved / 1e6 / seconds
             return values
 
         yield once

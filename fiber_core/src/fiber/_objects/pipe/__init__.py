@@ -21,7 +21,7 @@ Invariants:
 Threads: one for each bridge, ``fiber-bridge``, which ends with either side. Locks: ``OwnedObject.lock``;
 none is held during a system call that waits.
 
-- ``packets``: messages on a socket. ``memories``: memory of large ones, and of queues' large items; ``receive_buffers``: that of
-  arrays which arrive. ``end``: ends, their references and their way to other processes.
+- ``packets``: messages on a socket. ``memories``: memory of large ones, and of queues' large items.
+  ``end``: ends, their references and their way to other processes.
   ``bridge``: ends for those who cannot have a descriptor.
 """

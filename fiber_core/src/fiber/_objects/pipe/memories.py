@@ -1,12 +1,12 @@
 """Memory of large items in pipes and queues: memfds, which are used again, since getting pages costs more than writing.
 
 Layout: a byte that is 1 while an item is in it which its receiver uses, or may; at byte 8 a random tag; at
-byte 24 the number of large arrays in the item, then where each begins in it and its bytes; at byte 256 the item.
-The receiver has no other way to tell that it is done, and needs none where it dies: then the memory is not
-used again. Both sides keep it mapped, since to map a megabyte anew costs as much as to copy it five times.
+byte 64 the item, a pickle with all its data. The receiver has no other way to tell that it is done, and needs none
+where it dies: then the memory is not used again. Both sides keep it mapped, since to map a megabyte anew costs as
+much as to copy it five times.
 
-The item is a pickle with all its data. The receiver copies large arrays to memory of its own that it uses again
-(:mod:`fiber._objects.pipe.receive_buffers`) and loads the rest with them as buffers, in place of new memory for each.
+What the receiver makes of it is in memory of the C library, which gives large memory back to the kernel when it is
+free, so that each item would need new pages. A process that receives such items has the C library keep some.
 
 It cannot be made shorter, so that nobody who maps it is killed. Apart from
 :mod:`~fiber._objects.pipe.packets`, which is about messages.
@@ -16,31 +16,27 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import mmap
 import operator
 import os
 import pickle
 import secrets
-import struct
 import sys
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
 from typing import Any
 
 from fiber._base.sockets import NO_ROOM
 from fiber._objects.memory import backing
-from fiber._objects.pipe import receive_buffers
 from fiber._objects.queue.messages import ItemWithReferences, Reference
 from fiber._wire import descriptors
 from fiber._wire.frames import Buffer
 
-_HEAD = 256
+_HEAD = 64
 _FREE, _USED = b"\0", b"\1"
 _TAG_AT, _TAG_SIZE = 8, 16
-_COUNT_AT, _COUNT, _PLACE = 24, struct.Struct("=Q"), struct.Struct("=QQ")
-_MOST_PLACES = (_HEAD - _COUNT_AT - _COUNT.size) // _PLACE.size
 #: the fewest and most memfds that a process keeps for its next items, and how much larger one may be than its item
 _FEWEST, _MOST, _MUCH = 2, 256, 4
 #: how often memory may be wanted for another item before it is no longer waited for
@@ -49,6 +45,12 @@ _MOST_LOOKS = 16
 _LARGEST = 64 * 2**20
 #: most items in memory that a process has at a time; each is a descriptor
 _ITEMS = 256
+#: bytes of free memory that a process may keep, and on a host with much memory
+_KEPT_SIZE, _MOST_KEPT_SIZE = 64 * 2**20, 256 * 2**20
+#: parameters of mallopt(3): free bytes from which on memory is given back; bytes from which on it is mapped for itself
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+#: the largest value of the second one, to which the C library raises it by itself too
+_LARGEST_OF_HEAP = 32 * 2**20
 
 
 class Memory:
@@ -81,12 +83,6 @@ class Memory:
             OSError: there is no memory for them.
         """
         self.size = max(self.size, self._write(_HEAD + begin, data) - _HEAD)
-
-    def note(self, places: Sequence[tuple[int, int]]) -> None:
-        """Note where large arrays are in the item: where each begins, and its bytes."""
-        places = places[:_MOST_PLACES]
-        noted = b"".join(_PLACE.pack(*one) for one in places)
-        self._write(_COUNT_AT, _COUNT.pack(len(places)) + noted)
 
     def prepare(self) -> None:
         """Map it for the next item: its pages are there."""
@@ -151,12 +147,40 @@ def give_back(memory: Memory) -> None:
     # two descriptors each, where Python maps by one of its own
     most = descriptors.limited_share(16, _MOST)
     while len(kept := list(_kept)) > _FEWEST and (
-        len(kept) > most or receive_buffers.is_too_much(sum(map(_size_of, kept)))
+        len(kept) > most or _is_too_much(sum(map(_size_of, kept)))
     ):
         # another thread may do the same
         with contextlib.suppress(ValueError):
             _kept.remove(kept[0])
             kept[0].close()
+
+
+def _is_too_much(size: int) -> bool:
+    """True for more bytes of free memory than a process keeps."""
+    return size > _KEPT_SIZE and size > _most_kept_size()
+
+
+@functools.cache
+def _most_kept_size() -> int:
+    """A 64th of the memory of the machine, or of its control groups."""
+    from fiber._agent.cgroups import memory_total
+
+    return min(memory_total() * 2**20 // 64, _MOST_KEPT_SIZE)
+
+
+@functools.cache
+def _keep_free_memory() -> None:
+    """Have the C library keep free memory, unless its user has said how much."""
+    import ctypes
+
+    said = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
+    if any(map(os.environ.get, said)) or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
+        return
+    # other C libraries have none
+    mallopt = getattr(ctypes.PyDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, _LARGEST_OF_HEAP)
+        mallopt(_TRIM_THRESHOLD, max(_KEPT_SIZE, _most_kept_size()))
 
 
 class ItemInMemory(ItemWithReferences):
@@ -189,6 +213,7 @@ class ItemInMemory(ItemWithReferences):
 
     def load(self) -> Any:
         """The value of the item; its memory is used for another one from then on."""
+        _keep_free_memory()
         try:
             memory = _mapped(self._descriptor, self.size)
         except OSError as error:
@@ -198,7 +223,7 @@ class ItemInMemory(ItemWithReferences):
             return pickle.loads(self.read())
         try:
             # nothing of the value is in the memory
-            return _loaded(memory, self.size)
+            return pickle.loads(memoryview(memory)[_HEAD : _HEAD + self.size])
         finally:
             memory[0] = 0
 
@@ -244,29 +269,6 @@ def are_few() -> bool:
     return len(_items) < descriptors.limited_share(8, _ITEMS)
 
 
-# in a pickle: a bytearray whose length and bytes follow; the next of the buffers
-_BYTEARRAY, _BUFFER = b"\x96", b"\x97"
-_BYTEARRAY_HEAD = len(_BYTEARRAY) + 8
-
-
-def _loaded(memory: mmap.mmap, size: int) -> Any:
-    item = memoryview(memory)[_HEAD : _HEAD + size]
-    (count,) = _COUNT.unpack_from(memory, _COUNT_AT)
-    if not count:
-        return pickle.loads(item)
-    places = memoryview(memory)[_COUNT_AT + _COUNT.size :][: _PLACE.size * count]
-    pieces: list[Buffer] = []
-    buffers = []
-    at = 0
-    for begin, length in _PLACE.iter_unpack(places):
-        pieces += item[at : begin - _BYTEARRAY_HEAD], _BUFFER
-        at = begin + length
-        buffer = receive_buffers.allocate(length)
-        buffer[:] = item[begin:at]
-        buffers.append(buffer)
-    return pickle.loads(b"".join((*pieces, item[at:])), buffers=buffers)
-
-
 # by tag, least recently used first
 _maps: OrderedDict[bytes, mmap.mmap] = OrderedDict()
 _mapping = threading.Lock()
@@ -283,7 +285,7 @@ def _mapped(descriptor: int, size: int) -> mmap.mmap:
         found = _maps[tag] = _mapped_anew(descriptor)
         _maps.move_to_end(tag)
         most = descriptors.limited_share(16, _MOST)
-        while len(_maps) > most or receive_buffers.is_too_much(sum(map(len, _maps.values()))):
+        while len(_maps) > most or _is_too_much(sum(map(len, _maps.values()))):
             _maps.popitem(last=False)
         return found
 
@@ -330,18 +332,3 @@ def _is_larger(value: Any, size: int) -> bool:
         return len(value) > size
     found = getattr(value, "nbytes", 0)
     return type(found) is int and found > size
-
-
-def is_of_array(data: Any) -> bool:
-    """True for the writable buffer of a numpy array, as its pickling writes it.
-
-    Others are loaded as the bytearray that they would be: their types may rely on it.
-    """
-    if type(data) is not pickle.PickleBuffer:
-        return False
-    with memoryview(data) as view:
-        return (
-            not view.readonly
-            and type(view.obj).__module__ == "numpy"
-            and type(view.obj).__name__ == "ndarray"
-        )

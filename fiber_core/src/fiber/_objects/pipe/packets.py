@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 
 from fiber._base.threads import TURN, in_turns
 from fiber._objects.descriptor_passing import CLOSE_ON_EXEC
-from fiber._objects.pipe import memories, receive_buffers
+from fiber._objects.pipe import memories
 from fiber._objects.pipe.memories import ItemInMemory, Memory
 from fiber._objects.queue.messages import Item, ItemWithReferences
 from fiber._objects.waiting import HAS_TWO_CPUS
@@ -69,8 +69,6 @@ class Packet:
         self._pieces: list[Buffer] = []
         self._size = 0
         self._memory: Memory | None = None
-        # where large arrays are in the item, see :meth:`Memory.note`
-        self._places: list[tuple[int, int]] = []
 
     def write(self, data: Buffer) -> None:
         """Write a part of the item, which may change afterwards."""
@@ -82,8 +80,6 @@ class Packet:
                 self._memory = memories.take(self._size + size)
                 self._memory.write(b"".join(self._pieces), 0)
             self._memory.write(memoryview(data).cast("B"), self._size)
-            if receive_buffers.LEAST <= size <= receive_buffers.MOST and memories.is_of_array(data):
-                self._places.append((self._size, size))
         self._size += size
 
     def getvalue(self) -> bytes:
@@ -96,7 +92,6 @@ class Packet:
         """Pieces and descriptors of the message, which is sent next."""
         if self._memory is None:
             return (*self._pieces, _FLAGS[flags]), ()
-        self._memory.note(self._places)
         # before it is sent: its receiver may be done with it before the call that sends returns
         self._memory.is_used = True
         return (_LENGTH.pack(self._size), _FLAGS[flags | IN_MEMORY]), (self._memory.fd,)
@@ -114,7 +109,6 @@ class Packet:
         memory, self._memory = self._memory, None
         if memory is None:
             return None
-        memory.note(self._places)
         return ItemInMemory(self._size, memory)
 
     def __del__(self) -> None:
