@@ -46,6 +46,8 @@ _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 #: longest time of one call that waits, in seconds
 TURN = 1.0
+#: on one CPU there is nobody to look for before a thread sleeps
+HAS_TWO_CPUS = len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else True
 
 
 class Timer:
@@ -435,6 +437,41 @@ def in_turns(wait: Callable[[float], bool], timeout: float | None = None) -> boo
 def turn(left: float | None) -> float:
     """Seconds of one turn of a loop that looks at its condition and at the time that is left."""
     return TURN if left is None or left > TURN else left
+
+
+class Deadline:
+    """End of a timeout on the monotonic clock."""
+
+    __slots__ = ("_end",)
+
+    def __init__(self, timeout: float | None) -> None:
+        self._end = None if timeout is None else time.monotonic() + timeout
+
+    @property
+    def left(self) -> float | None:
+        """Seconds left, not below 0; None for any number."""
+        return None if self._end is None else max(0.0, self._end - time.monotonic())
+
+
+def wait_for_wakeup(
+    wakeup: threading.Lock,
+    timeout: float | None,
+    read: Callable[[float], bool | None] | None = None,
+) -> bool:
+    """Wait until a wakeup lock is released; False when ``timeout`` seconds have passed.
+
+    Args:
+        wakeup: the lock.
+        timeout: seconds; None for any number.
+        read: reads messages meanwhile, for some seconds: True once there is what is waited for, None
+            where others read them.
+    """
+
+    def wait(seconds: float) -> bool:
+        found = None if read is None else read(seconds)
+        return wakeup.acquire(timeout=seconds) if found is None else found
+
+    return in_turns(wait, None if timeout is None else max(timeout, 0.0))
 
 
 def next_item(items: queue.SimpleQueue[_Item], until: float | None = None) -> _Item | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
 from fiber._base.entry_points import load_object
-from fiber._base.threads import SerialExecutor, turn
+from fiber._base.threads import Deadline, SerialExecutor, turn
 from fiber._objects.address import SOCKETS, Address, Kind, auth_domain_of
 from fiber._objects.auth_domain import AuthDomains
 from fiber._objects.blocks.copies import UnusedCopies
@@ -25,7 +25,6 @@ from fiber._objects.queue import progress
 from fiber._objects.queue.channel import Channel
 from fiber._objects.queue.messages import ItemWithReferences, Reference
 from fiber._objects.remote_object import RemoteObject
-from fiber._objects.waiting import Deadline
 from fiber._runtime import runtime
 from fiber._wire.endpoint import Peer
 from fiber._wire.unix import SCHEME

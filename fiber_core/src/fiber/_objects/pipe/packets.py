@@ -21,12 +21,11 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 
-from fiber._base.threads import TURN, in_turns
+from fiber._base.threads import HAS_TWO_CPUS, TURN, in_turns
 from fiber._objects.descriptor_passing import CLOSE_ON_EXEC
 from fiber._objects.pipe import memories
 from fiber._objects.pipe.memories import ItemInMemory, Memory
 from fiber._objects.queue.messages import Item, ItemWithReferences
-from fiber._objects.waiting import HAS_TWO_CPUS
 from fiber._wire import fork
 from fiber._wire.descriptors import OwnedSocket
 from fiber._wire.frames import Buffer

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import functools
 import queue
+import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from fiber._base import values
 from fiber._base.entry_points import load_object
-from fiber._base.threads import TURN
+from fiber._base.threads import TURN, wait_for_wakeup
 from fiber._objects import protocol
 from fiber._objects.address import Kind
 from fiber._objects.owned_object import OwnedObject
@@ -45,7 +46,6 @@ from fiber._objects.queue.requests import (
     Unready,
 )
 from fiber._objects.queue.state import QueueState
-from fiber._objects.waiting import WaitingReader, WaitingWriter, wait_for_wakeup
 from fiber._wire.endpoint import Endpoint, Peer
 from fiber._wire.frames import Kind as Frame
 from fiber._wire.frames import Message
@@ -55,6 +55,43 @@ if TYPE_CHECKING:
     from fiber._objects.queue.descriptor_stream import DescriptorStream
     from fiber._objects.store import Store
     from fiber._wire.reading import Action
+
+
+def _acquired_lock() -> threading.Lock:
+    wakeup = threading.Lock()
+    wakeup.acquire()
+    return wakeup
+
+
+@values.define(eq=False)
+class WaitingReader(Request):
+    """Request of a thread of the owner, which waits for an item."""
+
+    wakeup: threading.Lock = values.field(factory=_acquired_lock)
+    answer: Notice | None = None
+    item: Item | None = None
+    #: wakes the thread where it reads messages itself while it waits
+    wake: Callable[[], None] | None = None
+
+    def settle(self, answer: Notice, item: Item | None) -> None:
+        """Wake the thread; with the object's lock held."""
+        self.answer, self.item = answer, item
+        self.wakeup.release()
+        if self.wake is not None:
+            self.wake()
+
+
+@values.define(eq=False)
+class WaitingWriter(Offer):
+    """Offer of a thread of the owner, which waits for room for its item."""
+
+    wakeup: threading.Lock = values.field(factory=_acquired_lock)
+    outcome: Outcome | None = None
+
+    def settle(self, outcome: Outcome) -> None:
+        """Wake the thread; with the object's lock held."""
+        self.outcome = outcome
+        self.wakeup.release()
 
 
 class LocalReader:

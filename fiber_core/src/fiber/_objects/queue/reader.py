@@ -11,14 +11,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from fiber._base.threads import TURN, turn
+from fiber._base.threads import TURN, Deadline, turn
 from fiber._objects import protocol
 from fiber._objects.pipe.memories import ItemInMemory
 from fiber._objects.protocol import Mode, Notice, Op
 from fiber._objects.queue.messages import Item
 from fiber._objects.queue.progress import ProgressSlot
 from fiber._objects.queue.ready_fd import ReadyFd
-from fiber._objects.waiting import Deadline
 from fiber.exceptions import PeerLostError, TransportError
 
 if TYPE_CHECKING:

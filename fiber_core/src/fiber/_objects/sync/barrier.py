@@ -17,13 +17,12 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from fiber._base import values
-from fiber._base.threads import turn
+from fiber._base.threads import Deadline, turn
 from fiber._objects.address import Kind
 from fiber._objects.sync.monitor import LOOKS, Monitored, Word
 from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
 from fiber._objects.sync.protocol import Answer, Answers, Op, Request, Status, Wait, WaitQueue
 from fiber._objects.sync.waitable import OwnedWaitable, RemoteWaitable, Reply
-from fiber._objects.waiting import Deadline
 
 if TYPE_CHECKING:
     import mmap

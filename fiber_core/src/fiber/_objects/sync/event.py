@@ -17,12 +17,11 @@ import secrets
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
-from fiber._base.threads import turn
+from fiber._base.threads import Deadline, turn
 from fiber._objects.address import Kind
 from fiber._objects.sync.monitor import LOOKS, SharedState, Word
 from fiber._objects.sync.protocol import Answer, Answers, Op, Request, Status, Wait, WaitQueue
 from fiber._objects.sync.waitable import OwnedWaitable, RemoteWaitable
-from fiber._objects.waiting import Deadline
 
 if TYPE_CHECKING:
     import mmap

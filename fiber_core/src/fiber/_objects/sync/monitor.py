@@ -21,8 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from fiber._base.threads import TURN
-from fiber._objects.waiting import HAS_TWO_CPUS
+from fiber._base.threads import HAS_TWO_CPUS, TURN
 from fiber._wire import fork
 
 T = TypeVar("T")

@@ -26,13 +26,12 @@ from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, TypeAlias
 
-from fiber._base.threads import TURN
+from fiber._base.threads import TURN, Deadline
 from fiber._objects.address import Kind, shape_of
 from fiber._objects.sync.hold import HoldMixin, LocalHold
 from fiber._objects.sync.monitor import LOOKS, Monitored, Turns, Word
 from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
 from fiber._objects.sync.protocol import Status
-from fiber._objects.waiting import Deadline
 from fiber._wire import fork
 from fiber.backend_parts.liveness import Liveness, Owner, start_time, this_place
 

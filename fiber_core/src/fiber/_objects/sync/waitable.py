@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from fiber._base import values
-from fiber._base.threads import TURN
+from fiber._base.threads import TURN, wait_for_wakeup
 from fiber._objects.address import Address, Kind
 from fiber._objects.memory.backing import Location, map_arena
 from fiber._objects.memory.heap import Allocation, heap_of
@@ -23,7 +23,6 @@ from fiber._objects.protocol import read
 from fiber._objects.remote_object import RemoteObject
 from fiber._objects.sync import protocol
 from fiber._objects.sync.protocol import REQUEST, Answer, Answers, Notice, Op, Request, Status, Wait
-from fiber._objects.waiting import wait_for_wakeup
 from fiber._wire.endpoint import Peer
 from fiber._wire.frames import Kind as Frame
 from fiber._wire.frames import Message
