@@ -3,9 +3,10 @@
 The gate is what depends on the files that differ from the last commit at which the whole passed (see
 ``changes.py``), and always: the README's test command, the core on the main Python, what follows the
 standard library on an old and a new one, one file of scenarios for each engine, style, types,
-documentation, wheels and examples. Of an engine's tests it runs half, another half at each commit:
-most of what they cost is containers, hosts and batch jobs which start and end. The whole is every test
-everywhere; it is run before an issue is closed, and its success is written into ``.ci/green``.
+documentation, wheels and examples. On engines, other Pythons and for other users it runs half of
+the tests, another half at each commit: most of what these cost is processes, containers, hosts and
+batch jobs which start and end. The whole is every test everywhere; it is run before an issue is closed,
+and its success is written into ``.ci/green``.
 
 Stages run side by side in lanes. Every stage runs; any failure fails. A test that failed and passes
 alone is named in the last lines: it is a defect, and the whole has not passed.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import inspect
 import os
 import shutil
 import signal
@@ -57,7 +59,7 @@ OF_OBJECTS = (
 #: processes of the stages that compute: another lane's run beside them
 AT_ONCE = ("-n", "3")
 #: and of the longest stage, which no other one may have to wait for in the end
-AT_ONCE_IN_LONGEST = ("-n", "4")
+AT_ONCE_IN_LONGEST = ("-n", "5")
 K8S = "plugins/fiber_k8s/tests"
 #: all tests run it for what their environment has; stages with a framework or MPI run the others
 WHO_CAN_DO_WHAT = "tests/end_to_end/test_who_can_do_what.py"
@@ -116,18 +118,19 @@ LIBRARIES = (
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """What one stage shows, and what it depends on."""
+    """What one stage shows, and what it depends on.
+
+    One that takes ``half`` is given the commit by which the gate chooses half of its tests.
+    """
 
     name: str
     #: with all of its tests
     whole: Callable[..., object] | None
     #: in the gate, whatever has changed; None: nothing
-    brief: Callable[[Workshop, Running], object] | None = None
+    brief: Callable[..., object] | None = None
     #: beginnings of paths whose change has it run in the gate, too
     paths: tuple[str, ...] = ()
     minutes: float = 35
-    #: whether the gate runs half of the tests: ``whole`` takes what chooses them as ``half``
-    halved: bool = False
 
     def stage(self, shop: Workshop, changes: Changes | None) -> Stage | None:
         """Return what is to be run; with no changes given, all that there is."""
@@ -135,16 +138,16 @@ class Check:
         do = self.whole if touched and self.whole else self.brief
         if do is None:
             return None
-        options, name = {}, self.name
-        if do is self.brief and do is not self.whole:
-            name += " (brief)"
-        elif self.halved and changes is not None:
-            options, name = {"half": changes.head}, f"{name} (half)"
+        options, of_it = {}, [] if do is self.whole else ["brief"]
+        if changes is not None and "half" in inspect.signature(do).parameters:
+            options["half"] = changes.head
+            of_it.append("half")
+        name = f"{self.name} ({', '.join(of_it)})" if of_it else self.name
         return Stage(name, functools.partial(do, shop, **options), self.minutes)
 
 
 def lanes(shop: Workshop, changes: Changes | None) -> list[list[Stage]]:
-    """Stages to run beside each other: two lanes that mostly compute, and two that mostly wait."""
+    """Stages to run beside each other, of which most wait for half their time."""
     first, last = min(shop.pythons, key=_number), max(shop.pythons, key=_number)
     pythons = []
     for version in shop.pythons:
@@ -160,27 +163,29 @@ def lanes(shop: Workshop, changes: Changes | None) -> list[list[Stage]]:
         [
             *pythons,
             Check("examples", examples, examples_brief, OF_FRAMEWORKS),
-            Check("libraries", libraries, None, OF_LIBRARIES),
             Check("Python 3.14", python314),
             Check("objects by messages", by_messages, None, OF_MESSAGES),
             Check("fuzz", fuzz),
         ],
         [
-            Check("docker", docker, docker_brief, OF_DOCKER, halved=True),
-            Check("ssh", ssh, ssh_brief, OF_SSH, halved=True),
-            Check("k8s on containers", k8s_on_containers, k8s_brief, OF_K8S, halved=True),
-            Check("k8s", k8s, k8s, OF_K8S),
-            Check("style, types, docs", static, static),
-            Check("wheels", wheels, wheels),
-            Check("core on docker", core_on_docker, None, OF_REMOTE_JOBS, halved=True),
-            Check("core on ssh", core_on_ssh, None, OF_REMOTE_JOBS, halved=True),
+            Check("docker", docker, docker_brief, OF_DOCKER),
+            Check("k8s on containers", k8s_on_containers, k8s_brief, OF_K8S),
             Check("an ordinary user (README)", ordinary_user, None, OF_USERS),
+            Check("style, types, docs", static, static),
+            Check("core on docker", core_on_docker, None, OF_REMOTE_JOBS),
             Check("a newcomer (README)", newcomer),
         ],
         [
-            # the longest, which mostly waits
-            Check("slurm", slurm, slurm_brief, OF_SLURM, halved=True),
-            Check("core on slurm", core_on_slurm, None, (*OF_REMOTE_JOBS, *OF_SLURM), halved=True),
+            Check("libraries", libraries, None, OF_LIBRARIES),
+            Check("ssh", ssh, ssh_brief, OF_SSH),
+            Check("k8s", k8s, k8s, OF_K8S),
+            Check("core on ssh", core_on_ssh, None, OF_REMOTE_JOBS),
+            Check("wheels", wheels, wheels),
+        ],
+        [
+            # one after the other, as each has clusters
+            Check("slurm", slurm, slurm_brief, OF_SLURM),
+            Check("core on slurm", core_on_slurm, None, (*OF_REMOTE_JOBS, *OF_SLURM)),
             Check("mpi", mpi, None, OF_MPI),
         ],
     ]
@@ -199,7 +204,7 @@ def all_tests(shop: Workshop, it: Running) -> None:
         it.tests(python, *words, keeps=BARE, FIBER_REQUIRE=REQUIRED)
 
 
-def ordinary_user(shop: Workshop, it: Running) -> None:
+def ordinary_user(shop: Workshop, it: Running, half: str = "") -> None:
     """Some tests by the same command, in a clone of somebody who is not root."""
     user = shop.user(it)
     if user is None:
@@ -208,6 +213,7 @@ def ordinary_user(shop: Workshop, it: Running) -> None:
     # which makes distributions and runs the kit on them, whoever does
     but = "--ignore=fiber_core/tests/cli/test_plugin.py"
     words = (*user.python, user.clone / "bootstrap.py", "test", "-q", "-n", "2", but, *BY_USERS)
+    words += (f"--half={half}",)
     # a folder of PATH that one may not enter changes what the system says of a missing program
     environ = {"HOME": str(user.home), "PATH": PUBLIC_PATH}
     it.tests(*words, keeps=BARE, cache=user.home / "cache", **environ)
@@ -224,15 +230,16 @@ def other_python(shop: Workshop, it: Running, version: str) -> None:
     _on_python(shop, it, version, "between" if between else "python")
 
 
-def followers(shop: Workshop, it: Running, version: str) -> None:
+def followers(shop: Workshop, it: Running, version: str, half: str = "") -> None:
     """What does as the standard library does, and so may differ from Python to Python."""
-    _on_python(shop, it, version, "followers")
+    # on two Pythons, other halves
+    _on_python(shop, it, version, "followers", f"--half={half and version + half}")
 
 
-def _on_python(shop: Workshop, it: Running, version: str, part: str) -> None:
+def _on_python(shop: Workshop, it: Running, version: str, part: str, *words: str) -> None:
     factor = f"py{version.replace('.', '')}"
     for distribution in ("core", "local"):
-        shop.tox_tests(it, f"{factor}-{distribution}", "--part", part, *AT_ONCE)
+        shop.tox_tests(it, f"{factor}-{distribution}", "--part", part, *AT_ONCE, *words)
 
 
 def python314(shop: Workshop, it: Running) -> None:
@@ -298,10 +305,10 @@ def k8s_on_containers(shop: Workshop, it: Running, half: str = "") -> None:
     on_engine(shop, it, *(f"{K8S}/end_to_end/test_{name}.py" for name in names), half=half)
 
 
-def by_messages(shop: Workshop, it: Running) -> None:
+def by_messages(shop: Workshop, it: Running, half: str = "") -> None:
     """Objects of one host as they are between hosts: by messages, on Unix sockets and over TLS."""
     python = shop.environment(it, f"py{shop.main.replace('.', '')}-core")
-    words = (python, "-m", "pytest", "-q", "-n", "2")
+    words = (python, "-m", "pytest", "-q", "-n", "2", f"--half={half}")
     it.tests(*words, *OF_OBJECTS, FIBER_KERNEL_OBJECTS="false")
     # what is in nng's buffers when a process is killed is lost; what nobody disturbs goes over TLS in
     # the programs of tests/compat
@@ -443,8 +450,8 @@ def print_summary(done: Sequence[Running], seconds: float, worked: float) -> Non
     """Print what each stage came to, the slowest tests, and last the flaky ones."""
     print("\n=== summary")
     for one in done:
-        print(f"{one.stage.name:<28} {one.verdict:<12} {one.seconds:5.0f} s {one.cpu:6.0f} CPU s")
-    print(f"{'all':<41} {seconds:5.0f} s {sum(one.cpu for one in done):6.0f} CPU s")
+        print(f"{one.stage.name:<32} {one.verdict:<12} {one.seconds:5.0f} s {one.cpu:6.0f} CPU s")
+    print(f"{'all':<45} {seconds:5.0f} s {sum(one.cpu for one in done):6.0f} CPU s")
     # daemons, and whatever runs in containers and on hosts, is waited for by none of a stage's commands
     there = seconds * (os.cpu_count() or 1)
     print(f"this machine's processors worked {worked:.0f} s of {there:.0f} s")

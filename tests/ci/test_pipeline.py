@@ -12,7 +12,15 @@ import ci_scripts
 from commands import ran
 
 ROOT = Path(__file__).parents[2]
-SHOP = SimpleNamespace(main="3.11", pythons=dict.fromkeys(["3.10", "3.11", "3.13", "3.12"], ""))
+USER = SimpleNamespace(python=["python"], home=Path("home"), clone=Path("clone"))
+SHOP = SimpleNamespace(
+    main="3.11",
+    pythons=dict.fromkeys(["3.10", "3.11", "3.13", "3.12"], ""),
+    environment=lambda it, name: "python",
+    engine=lambda python: {},
+    user=lambda it: USER,
+    tox_tests=lambda it, name, *words: it.tests(*words),
+)
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +85,20 @@ class TestChanges:
         assert os.environ["CI_BASE"].startswith(changes.Changes(checkout.path).head)
 
 
-HALVED = {"docker", "ssh", "slurm", "k8s on containers"}
-HALVED |= {f"core on {name}" for name in ("docker", "ssh", "slurm")}
+#: what is tested once more elsewhere
+HALVED = {"docker", "ssh", "slurm", "k8s on containers", "objects by messages"}
+HALVED |= {"core on docker", "core on ssh", "core on slurm", "an ordinary user (README)"}
+HALVED = {f"{name} (half)" for name in HALVED}
+HALVED |= {f"Python {version} (brief, half)" for version in ("3.10", "3.13")}
+
+
+def options(stage):
+    """How many tests each command of a stage runs."""
+    commands = []
+    stage.do(SimpleNamespace(tests=lambda *words, **_: commands.append(words)))
+    for words in commands:
+        (option,) = [word for word in map(str, words) if word.startswith("--half=")]
+        yield option
 
 
 def names(pipeline, *paths):
@@ -113,7 +133,7 @@ class TestChoice:
             ),
             ("fiber_core/src/fiber/_ring/mpi/run.py", {"mpi", "examples"}),
             ("fiber_core/src/fiber/pool.py", {"libraries"}),
-            ("bootstrap.py", {"an ordinary user (README)"}),
+            ("bootstrap.py", {"an ordinary user (README) (half)"}),
             ("docs/index.md", set()),
         ],
     )
@@ -123,7 +143,8 @@ class TestChoice:
 
         assert now - always == more
         # more of something stands in place of its brief form
-        assert always - now == {f"{name.partition(' (')[0]} (brief)" for name in more} & always
+        brief = {f"{name.removesuffix(' (half)')} (brief)" for name in more}
+        assert always - now == brief & always
 
     def test_a_change_of_how_tests_are_run_adds_everything_that_can_be_touched(self, pipeline):
         untouchable = {f"Python 3.{minor}" for minor in (10, 12, 13, 14)}
@@ -131,20 +152,16 @@ class TestChoice:
         run = {name.removesuffix(" (half)") for name in names(pipeline, "tox.ini")}
         assert set(names(pipeline, "--all")) - run == untouchable
 
-    def test_of_an_engines_tests_the_gate_runs_half_by_the_commit_and_the_whole_all(
-        self, pipeline, monkeypatch
+    def test_of_what_runs_again_elsewhere_the_gate_runs_half_by_the_commit_and_the_whole_all(
+        self, pipeline
     ):
-        given = {}
-        monkeypatch.setattr(
-            pipeline, "on_engine", lambda *words, half="": given.setdefault(half, []).append(words)
-        )
-        for paths in (["tox.ini"], ["--all"]):
-            for stage in stages(pipeline, *paths):
-                if stage.name.removesuffix(" (half)") in HALVED:
-                    stage.do(None)
+        gate = [stage for stage in stages(pipeline, "tox.ini") if stage.name.endswith("half)")]
+        whole = [one for one in stages(pipeline, "--all") if f"{one.name} (half)" in HALVED]
 
-        assert given["0badcafe"] == given[""]
-        assert len(given[""]) == len(HALVED)
+        assert {stage.name for stage in gate} == HALVED
+        by_commit = {"--half=0badcafe", "--half=3.100badcafe", "--half=3.130badcafe"}
+        assert {option for stage in gate for option in options(stage)} == by_commit
+        assert {option for stage in whole for option in options(stage)} == {"--half="}
 
     def test_every_path_of_the_map_exists(self, pipeline):
         known = ran(["git", "ls-files"], cwd=ROOT, check=True).stdout.splitlines()
