@@ -7,10 +7,14 @@ import pytest
 
 from fiber.exceptions import BackendError, BackendUnavailableError, ConfigError
 from fiber_k8s.building import engines
-from fiber_k8s.building.cluster_registry import Cluster, detect_registry, load_command
+from fiber_k8s.building.cluster_registry import (
+    Cluster,
+    configured_cluster,
+    detect_registry,
+    load_command,
+)
 from fiber_k8s.building.engines import EngineError, find_engine, known_hosts
 from fiber_k8s.building.images import prepare
-from fiber_k8s.building.kubeconfig import configured_cluster
 from fiber_k8s.building.registries import Registry, RegistryKind, advice, registry
 from fiber_k8s.config import K8sConfig
 

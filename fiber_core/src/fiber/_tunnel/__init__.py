@@ -7,13 +7,12 @@ it, in both directions. Their ends notice nothing: TLS and the handshake of :mod
 to end through it. A stream that breaks loses nothing: the next one goes on where it ended.
 
 =========== =======================================================================
-routes      addresses behind a tunnel
+routes      addresses behind a tunnel, and loopback ports that lead to them
 mux         channels, credits, resumption: the bytes of a stream; pure
 stream      a stream: the run's handshake, then frames with codes
 tunnel      one job's connections and its stream of the moment; the same on both sides
 client      opens streams
 server      streams are opened into it
-ports       loopback ports for routes
 =========== =======================================================================
 
 Invariants: a frame is kept until the other side has acknowledged it; a channel sends no more than it

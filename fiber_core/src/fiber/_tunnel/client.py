@@ -13,8 +13,7 @@ from collections.abc import Callable
 
 from fiber._base.threads import Reactor, ThreadPool
 from fiber._tunnel import routes
-from fiber._tunnel.ports import Ports, connect
-from fiber._tunnel.routes import Route
+from fiber._tunnel.routes import Ports, Route, connect
 from fiber._tunnel.stream import TunnelStream, dialer_handshake
 from fiber._tunnel.tunnel import Tunnel
 from fiber._wire import fork

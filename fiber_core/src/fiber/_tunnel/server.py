@@ -18,8 +18,7 @@ from pathlib import Path
 from fiber._base.sockets import Buffered, accept_on
 from fiber._base.threads import Reactor
 from fiber._tunnel import routes
-from fiber._tunnel.ports import Ports, connect
-from fiber._tunnel.routes import Route
+from fiber._tunnel.routes import Ports, Route, connect
 from fiber._tunnel.stream import TunnelStream, listener_handshake
 from fiber._tunnel.tunnel import Tunnel
 from fiber._wire.handshake import Hello

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import owners
-from fiber._agent.job import folder as folders
-from fiber._agent.job.folder import JobFolder
+from fiber._agent.job import server as folders
+from fiber._agent.job.server import JobFolder
 
 MAKE = """
-from fiber._agent.job.folder import JobFolder
+from fiber._agent.job.server import JobFolder
 folder = JobFolder('0123abcd')
 print(folder.path, flush=True)
 """

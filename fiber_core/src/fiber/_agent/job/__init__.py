@@ -21,6 +21,6 @@ Invariants:
   (:class:`~fiber._agent.job.server.Drain`).
 
 The parent's half is :mod:`fiber._launch.remote_monitor`. Modules: ``main`` (from configuration to
-the forked children), ``server`` (the supervisor), ``parent_link``, ``config``, ``folder`` (the
-job's private folder).
+the forked children), ``server`` (the supervisor, and the job's private folder), ``parent_link``,
+``config``.
 """

@@ -3,7 +3,7 @@
 Processes are forked first and wait at the :class:`StartBarrier` until the parent has accepted the
 job. When the platform takes the job's place away (SIGTERM), a worker of a pool need not end at
 once: its parent gives it no new task and has it exit after those it has begun. :class:`Drain`
-decides when it gets SIGTERM nevertheless.
+decides when it gets SIGTERM nevertheless. A :class:`JobFolder` is the job's own, for its time on its host.
 
 Apart from ``main``, to which a forked child unwinds, so that nothing of this module is left below
 it.
@@ -14,12 +14,14 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
 import signal
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fiber._agent import instructions
-from fiber._agent.job import folder
 from fiber._agent.job.config import SupervisorConfig, supervisor_ident
 from fiber._agent.job.parent_link import (
     Acknowledged,
@@ -45,13 +47,85 @@ from fiber._base import entry_points, values
 from fiber._base.threads import Loop, drained, wake
 from fiber._wire.handshake import Hello
 from fiber._wire.link import Link
+from fiber.backend_parts import liveness
+from fiber.backend_parts.liveness import Claim, liveness_of, remove_claimed
 from fiber.model import JobSpec, JobStatus, ResourceRequest
 from fiber.model.timing import Timing
 
 if TYPE_CHECKING:
     from fiber._tunnel.server import TunnelServer
 
-__all__ = ["ENTRY", "FORWARDED_SIGNALS", "Drain", "JobServer", "StartBarrier", "main"]
+__all__ = [
+    "ENTRY",
+    "FORWARDED_SIGNALS",
+    "Drain",
+    "JobFolder",
+    "JobServer",
+    "StartBarrier",
+    "main",
+    "sweep",
+    "working_directory",
+]
+
+
+_NAME = re.compile(r"fiber-[0-9a-f]{8}-\w+")
+
+
+class JobFolder:
+    """A private folder for the job of this process, which is its supervisor.
+
+    Args:
+        run_id: the job's run.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        #: path of the folder
+        self.path = tempfile.mkdtemp(prefix=f"fiber-{run_id}-")
+        self._claim = Claim(self.path)
+
+    @property
+    def descriptor(self) -> int:
+        """Descriptor that holds the claim; processes of the job close theirs."""
+        return self._claim.descriptor
+
+    def remove(self) -> None:
+        """Remove the folder and give up the claim."""
+        remove_claimed(self.path)
+        self._claim.release()
+
+
+def working_directory() -> str:
+    """Current working directory; ``/`` where it was removed."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - a word, and no object
+    except FileNotFoundError:
+        return "/"
+
+
+def sweep() -> list[str]:
+    """Remove folders of this user whose supervisors are proven to be dead; returns their paths."""
+    try:
+        entries = list(os.scandir(tempfile.gettempdir()))
+    except OSError:
+        return []
+    ours = [entry.path for entry in entries if _NAME.fullmatch(entry.name) and _is_ours(entry)]
+    return liveness.sweep(ours, liveness_of, _removed)
+
+
+def _is_ours(entry: os.DirEntry[str]) -> bool:
+    try:
+        return (
+            entry.is_dir(follow_symlinks=False)
+            and entry.stat(follow_symlinks=False).st_uid == os.getuid()
+        )
+    except OSError:
+        return False
+
+
+def _removed(folder: str) -> bool:
+    remove_claimed(folder)
+    return not Path(folder).exists()
+
 
 #: how the supervisor names :func:`main`
 ENTRY = "fiber._agent.job.server:main"
@@ -196,9 +270,9 @@ class JobServer:
         self._descriptors = Descriptors()
         host = platform.node()
         self._table = JobTable(host)
-        folder.sweep()
+        sweep()
         # in place of the run's, which is on the parent's host
-        self._folder = folder.JobFolder(own.credentials.run_id)
+        self._folder = JobFolder(own.credentials.run_id)
         # closed in the processes of the job, which may outlive this one
         self._descriptors.own(self._folder.descriptor)
         self._directory = self._folder.path
@@ -322,7 +396,7 @@ class JobServer:
             job_id=self._ident,
             spec=spec,
             environ=environment(os.environ, spec),
-            cwd=folder.working_directory(),
+            cwd=working_directory(),
             owner=None,
             answer=self._on_started,
         )

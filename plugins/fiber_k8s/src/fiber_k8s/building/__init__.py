@@ -7,8 +7,8 @@ the one that is set, or else found by the cluster's names in the kubeconfig (GKE
 clusters on this host (kind, k3d, minikube, Docker Desktop) load images without a registry. No
 credentials are read: engines use their own. No threads, no locks, no request of the cluster.
 
-* ``images``: the steps in order; the only module that others call, besides ``kubeconfig``
-* ``cluster_registry`` and ``registries``: decisions; pure
-* ``kubeconfig``: names of the cluster in use
+* ``images``: the steps in order
+* ``cluster_registry``: names of the cluster in use, and what follows from them
+* ``registries``: decisions; pure
 * ``engines``: programs that build, and the registries that they have credentials for
 """
