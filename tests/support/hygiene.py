@@ -253,4 +253,6 @@ def _command(pid: int) -> str:
 def _listing(root: Path) -> Iterator[str]:
     # unlike rglob, it goes on where a folder goes away meanwhile
     for folder, folders, files in os.walk(root):
-        yield from (str(Path(folder, name).relative_to(root)) for name in (*folders, *files))
+        # the lock file of a device stays: whoever removed it might do so while another locks it
+        names = (*folders, *(name for name in files if not name.startswith("device-")))
+        yield from (str(Path(folder, name).relative_to(root)) for name in names)

@@ -317,6 +317,7 @@ INTERNAL_VARIABLES = frozenset(
     {
         "FIBER_BOOTSTRAP",
         "FIBER_GRACE",
+        "FIBER_GRANTED_DEVICES",
         "FIBER_MPI_DIR",
         "FIBER_MPI_DOOR",
         "FIBER_MPI_MEMBER",

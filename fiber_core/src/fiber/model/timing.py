@@ -134,6 +134,8 @@ class Timing(Durations):
     interrupt_answer: float = 1.0
     #: between attempts to remove a control group whose killed members have not ended
     cgroup_retry: float = 0.05
+    #: between looks for devices that other runs on a host have, while a job waits for some
+    device_retry: float = 1.0
     #: for an owner of shared objects to receive the messages of a process that exits
     farewell: float = 60.0
     #: after which an unused connection or thread of shared objects is closed

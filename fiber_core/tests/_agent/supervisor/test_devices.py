@@ -1,10 +1,14 @@
-"""Devices are granted in the order in which they were asked for."""
+"""Devices are granted in the order in which they were asked for, and to one run of a host at a time."""
+
+import contextlib
+import shutil
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber._agent.supervisor.devices import DeviceQueue
+from fiber._agent.supervisor.descriptors import Descriptors
+from fiber._agent.supervisor.devices import DeviceQueue, HostAccount, granted_variable
 from fiber.exceptions import ResourceError
 from fiber.model import Device
 
@@ -117,3 +121,80 @@ def test_no_device_is_ever_held_twice_and_all_come_back(steps):
         release(job)
     assert queue.free() == {"a": 3, "b": 2}
     assert not waiting
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Makes the queue of a run with two devices; the run ends where the descriptors are closed."""
+    with contextlib.ExitStack() as stack:
+
+        def begin(name, root=tmp_path, environ=(), count=2):
+            descriptors = Descriptors()
+            stack.callback(descriptors.close_all)
+            (root / name).mkdir()
+            account = HostAccount(
+                str(root / name), f"run {name}", descriptors=descriptors, environ=dict(environ)
+            )
+            queue = DeviceQueue(account)
+            queue.offer(devices("gpu", count), {"gpu": b"G"})
+            return queue, descriptors
+
+        yield begin
+
+
+def test_of_two_runs_each_gets_what_the_other_does_not_hold(run):
+    (one, _), (other, _) = run("one"), run("other")
+    assert ids(one.request("a", {"gpu": 1})) == ["gpu0"]
+    assert ids(other.request("b", {"gpu": 1})) == ["gpu1"]
+    assert other.request("c", {"gpu": 1}) is None
+    assert other.reason("c") == "waits for 1 gpu, free now: 0 gpu, held by b and run one"
+    assert other.awaits_others
+    assert other.grant_waiting() == []
+
+    one.release("a")
+    assert [ids(allocation) for allocation in other.grant_waiting()] == [["gpu0"]]
+    assert not other.awaits_others
+
+
+def test_a_job_that_cannot_get_all_holds_none_meanwhile(run):
+    (one, _), (other, _) = run("one"), run("other")
+    one.offer(devices("npu", 1), {"npu": b"N"})
+    other.offer(devices("npu", 1), {"npu": b"N"})
+    one.request("a", {"npu": 1})
+    assert other.request("b", {"gpu": 2, "npu": 1}) is None
+
+    assert ids(one.request("c", {"gpu": 2})) == ["gpu0", "gpu1"]
+
+
+def test_devices_of_a_run_that_died_are_free(run):
+    (one, descriptors), (other, _) = run("one"), run("other")
+    one.request("a", {"gpu": 2})
+    assert other.request("b", {"gpu": 2}) is None
+
+    descriptors.close_all()
+    assert [ids(allocation) for allocation in other.grant_waiting()] == [["gpu0", "gpu1"]]
+
+
+def test_runs_inside_a_job_share_what_the_job_was_granted(run, tmp_path):
+    (outer, _), (stranger, _) = run("outer"), run("stranger")
+    granted = outer.request("a", {"gpu": 1})
+    environ = granted_variable(f"{tmp_path}/outer", "a", granted.devices)
+    inner, _ = run("inner", environ=environ.items(), count=1)
+    second, _ = run("second", environ=environ.items(), count=1)
+
+    assert ids(inner.request("b", {"gpu": 1})) == ["gpu0"]
+    assert second.request("c", {"gpu": 1}) is None
+    assert stranger.request("d", {"gpu": 2}) is None
+
+    # the job has outlived its run, whose devices are anybody's
+    shutil.rmtree(tmp_path / "outer")
+    inner.release("b")
+    assert inner.request("e", {"gpu": 1}) is None
+    assert inner.reason("e").endswith("held by run outer")
+
+
+def test_where_no_account_can_be_kept_a_run_grants_as_if_it_were_alone(run, tmp_path):
+    one, _ = run("one")
+    (tmp_path / "device-gpu-gpu0.lock").mkdir()
+
+    assert ids(one.request("a", {"gpu": 2})) == ["gpu0", "gpu1"]

@@ -11,7 +11,8 @@ from fiber._agent.supervisor.journal import read_journal
 from fiber._agent.supervisor.messages import encode
 from fiber.exceptions import SubmitError
 from fiber.model import Device, JobState, Reason, ReasonKind, ResourceRequest
-from supervised import is_alive, until_gone
+from making import making
+from supervised import Supervised, is_alive, until_gone
 
 DEVICES = [Device(kind="toy", id=f"T{i}", index=i) for i in range(2)]
 
@@ -84,6 +85,23 @@ def test_a_job_that_waits_is_told_when_others_have_what_it_waits_for(toys):
     toys.client.kill(first.job_id)
 
     toys.until(waiting, lambda s: s.message.endswith("free now: 1 toy, held by wait"))
+
+
+def test_a_job_gets_a_device_once_another_run_that_holds_it_is_killed(tmp_path):
+    with making(Supervised, lambda supervised: supervised.client.close()) as make:
+        runs = []
+        for name in ("one", "other"):
+            (tmp_path / name).mkdir()
+            runs.append(make(tmp_path / name))
+            runs[-1].client.offer(DEVICES, {"toy": pickle.dumps(supervised_entries.Toys())})
+        one, other = runs
+        one.ready("wait", resources=wants(2))
+        waiting = other.submit("tell_environ", b"TOYS", resources=wants(1))
+        other.until(waiting, lambda s: s.message.endswith("free now: 0 toy, held by run 0badcafe"))
+        one.process.kill()
+
+        assert other.end(waiting).state is JobState.SUCCEEDED
+        assert other.log(waiting) in {"TOYS T0\n", "TOYS T1\n"}
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ built-in provider of kind ``gpu``, and ``plugin`` offers it through the hook tha
 
 Invariants: a device is granted to one job at a time; a grant is all or nothing; the answer follows
 from the order of calls alone. There are no threads and no locks: the caller serialises its calls.
+The supervisor's ``devices`` adds lock files, by which several runs on a host keep one account.
 Callers are the supervisor's ``devices``, the local, docker and ssh plugins, and the fake platform
 of :mod:`fiber.testing`.
 """

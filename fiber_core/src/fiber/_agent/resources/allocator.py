@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from fiber.exceptions import ResourceError
 from fiber.model.resource import Allocation, Device
@@ -47,12 +47,15 @@ class Allocator:
             found[device.kind] = (*found.get(device.kind, ()), device)
         self._devices = found
 
-    def allocate(self, job_id: str, counts: Mapping[str, int]) -> Allocation | None:
+    def allocate(
+        self, job_id: str, counts: Mapping[str, int], *, without: Container[Device] = ()
+    ) -> Allocation | None:
         """Grant a job all the devices it asks for, or none.
 
         Args:
             job_id: the job that gets them, until :meth:`release`.
             counts: how many by kind.
+            without: devices that it cannot get now.
 
         Returns:
             The allocation, or None while too many are granted to other jobs.
@@ -78,7 +81,8 @@ class Allocator:
         taken = self._taken()
         granted: list[Device] = []
         for kind, count in sorted(counts.items()):
-            free = [d for d in self._devices.get(kind, ()) if (kind, d.id) not in taken]
+            of_kind = (d for d in self._devices.get(kind, ()) if d not in without)
+            free = [d for d in of_kind if (kind, d.id) not in taken]
             if count > len(free):
                 return None
             granted.extend(free[:count])
@@ -86,9 +90,10 @@ class Allocator:
         self._granted[job_id] = allocation
         return allocation
 
-    def release(self, job_id: str) -> None:
-        """Free the devices of a job; a job that holds none is no error."""
-        self._granted.pop(job_id, None)
+    def release(self, job_id: str) -> tuple[Device, ...]:
+        """Free the devices of a job, and return them; a job that holds none is no error."""
+        granted = self._granted.pop(job_id, None)
+        return () if granted is None else granted.devices
 
     def holders(self, kinds: Iterable[str]) -> list[str]:
         """The jobs that hold devices of some kinds, those that got them first first."""

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from fiber._agent.supervisor import kernel
 from fiber._agent.supervisor.descriptors import Descriptors
+from fiber._agent.supervisor.devices import granted_variable
 from fiber._agent.supervisor.inherited import Inheritance, inherit
 from fiber._agent.supervisor.jobs import NOT_RUNNABLE, NOT_STARTED
 from fiber._base import values
@@ -126,6 +127,9 @@ def _set_up(plan: ChildPlan) -> None:
     _replace_environ(plan.environ)
     for provider, devices in plan.devices:
         os.environ.update(_device_environment(provider, devices))
+    if plan.devices:
+        granted = [device for _, devices in plan.devices for device in devices]
+        os.environ.update(granted_variable(plan.run_directory, plan.job_id, granted))
     try:
         os.chdir(plan.cwd)
     except OSError as error:

@@ -9,7 +9,7 @@ import contextlib
 import gc
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,7 +18,7 @@ from fiber._agent.supervisor import kernel, messages, orphans
 from fiber._agent.supervisor.channel import Channel
 from fiber._agent.supervisor.child import environment
 from fiber._agent.supervisor.descriptors import Descriptors
-from fiber._agent.supervisor.devices import DeviceQueue
+from fiber._agent.supervisor.devices import DeviceQueue, HostAccount
 from fiber._agent.supervisor.interrupts import Interrupts
 from fiber._agent.supervisor.jobs import JobEntry, JobTable, Owner
 from fiber._agent.supervisor.journal import Journal, read_ids
@@ -53,6 +53,8 @@ class RequestHandler:
         settle_interrupts: calls back, in the order of the calls, once the runner got every SIGINT
             to the program's process group that was sent before.
         on_shutdown: called with the reply to give once everything has ended.
+        devices: grants devices.
+        look_again: calls back a moment later.
     """
 
     def __init__(
@@ -65,6 +67,8 @@ class RequestHandler:
         on_changed: Callable[[JobEntry], None],
         settle_interrupts: Callable[[Callable[[], None]], None],
         on_shutdown: Callable[[Callable[[], None]], None],
+        devices: DeviceQueue,
+        look_again: Callable[[Callable[[], None]], object],
     ) -> None:
         self._table = table
         self._runner = runner
@@ -73,7 +77,9 @@ class RequestHandler:
         self._on_changed = on_changed
         self._settle_interrupts = settle_interrupts
         self._on_shutdown = on_shutdown
-        self._devices = DeviceQueue()
+        self._devices = devices
+        self._look_again = look_again
+        self._looks_again = False
         self._waiting: dict[str, Launch] = {}
         self._ending: list[tuple[Channel, int]] = []
         self._closed = ""
@@ -112,13 +118,27 @@ class RequestHandler:
     def job_ended(self, job_id: str) -> None:
         """Start jobs that get an ended job's devices; answer requests that waited for its end."""
         self._waiting.pop(job_id, None)
-        for allocation in self._devices.release(job_id):
+        self._grant(self._devices.release(job_id))
+        self._answer_endings()
+
+    def _grant(self, allocations: Iterable[Allocation]) -> None:
+        for allocation in allocations:
             if self._closed:
                 continue
             launch = self._waiting.pop(allocation.job_id)
             self._runner.start(values.evolve(launch, grants=self._devices.grants(allocation)))
         self._tell_reasons()
-        self._answer_endings()
+        self._await_others()
+
+    def _await_others(self) -> None:
+        if self._devices.awaits_others and not (self._looks_again or self._closed):
+            self._looks_again = True
+            self._look_again(self._on_look)
+
+    def _on_look(self) -> None:
+        self._looks_again = False
+        if not self._closed:
+            self._grant(self._devices.grant_waiting())
 
     def _tell_reasons(self) -> None:
         """Tell why jobs wait where that has changed: those that are next, since there may be many."""
@@ -204,6 +224,7 @@ class RequestHandler:
         )
         channel.send(messages.Accepted(number=message.number, job_id=launch.job_id))
         self._runner.hold(launch)
+        self._await_others()
 
     def _signal(self, channel: Channel, message: messages.Signal) -> None:
         entry = self._entry(channel, message.job_id)
@@ -337,6 +358,9 @@ class Server:
             on_job_end=self._on_job_end,
             on_notice=self._notice,
         )
+        account = HostAccount(
+            options.run_directory, f"run {options.run_id}", descriptors=self._descriptors
+        )
         self._request_handler = RequestHandler(
             self._table,
             self._runner,
@@ -345,6 +369,8 @@ class Server:
             on_changed=self._on_changed,
             settle_interrupts=self._settle_interrupts,
             on_shutdown=self._end,
+            devices=DeviceQueue(account),
+            look_again=lambda look: self._loop.call_later(self._timing.device_retry, look),
         )
         self._idle: Timer | None = None
         self._master: kernel.ProcessWatch | None = None
