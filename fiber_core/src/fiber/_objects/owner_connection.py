@@ -113,18 +113,18 @@ class Owner:
         """
         (self._client or self._connection()).cast(target, segments)
 
-    @property
-    def client(self) -> Client | None:
-        """The connection; None before it is dialled."""
-        return self._client
-
-    def on_notice(self, target: int, action: Callable[[Message], None]) -> None:
+    def on_notice(self, target: int, action: Callable[[Message], None]) -> Client:
         """Run ``action`` with each notice about one of its objects, on the handler thread.
+
+        Returns:
+            The connection.
 
         Raises:
             PeerLostError: it is lost.
         """
-        self._connection().on_cast(target, action)
+        client = self._connection()
+        client.on_cast(target, action)
+        return client
 
     def forget(self, target: int) -> None:
         """Undo :meth:`on_notice`."""

@@ -17,7 +17,7 @@ from fiber.exceptions import PeerLostError, TransportError
 
 if TYPE_CHECKING:
     from fiber._objects.store import Store
-    from fiber._wire.client import PendingCall
+    from fiber._wire.client import Client, PendingCall
 
 #: slot, tag and name of the progress page of an end without one
 NO_PAGE = (-1, b"", b"")
@@ -36,6 +36,8 @@ class RemoteObject:
         self.target = address.target
         #: sends a message without answer
         self.cast: Callable[[Sequence[Buffer]], None] = functools.partial(owner.cast, self.target)
+        #: the connection to its owner, once it is dialled; never another one
+        self.client: Client | None = None
         # also held while the owner is sent changes of ends, so that they arrive in order
         self._lock = threading.RLock()
         # True once the last handle was dropped; a new instance takes its place
@@ -93,7 +95,10 @@ class RemoteObject:
             if end in self._attached and reference_id == NO_REFERENCE:
                 return True
             try:
-                self._owner.on_notice(self.target, self.on_notice)
+                client = self._owner.on_notice(self.target, self.on_notice)
+                if self.client is None:
+                    self.client = client
+                    self.cast = functools.partial(client.cast, self.target)
                 self._attach(end, reference_id)
             except PeerLostError as error:
                 self._attach_to_lost(end)

@@ -468,14 +468,13 @@ class RemoteChannel(RemoteObject):
 
     def wait(self, reader: RemoteReader, is_over: Callable[[], bool], timeout: float) -> bool:
         """Read the owner's messages in the handler thread's place while a thread waits for a reader's items."""
-        client = self._owner.client
         look = functools.partial(self.look, reader)
-        return client is not None and client.wait(look, is_over, timeout)
+        return self.client is not None and self.client.wait(look, is_over, timeout)
 
     def wake(self) -> None:
         """Have the thread in :meth:`wait` look whether it is over."""
-        if self._owner.client is not None:
-            self._owner.client.wake()
+        if self.client is not None:
+            self.client.wake()
 
     def on_notice(self, message: Message) -> None:
         """Take a message of the owner that is no reply."""

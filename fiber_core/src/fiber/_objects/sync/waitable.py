@@ -415,7 +415,7 @@ class RemoteWaitable(RemoteObject):
 
     def _read(self, sent: _SentRequest, seconds: float) -> bool | None:
         """Read the owner's messages until there is an answer; None where others read them."""
-        client = self._owner.client
+        client = self.client
 
         def is_over() -> bool:
             return sent.reply is not None or self._error is not None
@@ -470,8 +470,8 @@ class RemoteWaitable(RemoteObject):
 
     def _wake(self, sent: _SentRequest) -> None:
         sent.wakeup.release()
-        if sent.reads and self._owner.client is not None:
-            self._owner.client.wake()
+        if sent.reads and self.client is not None:
+            self.client.wake()
 
     def fail(self, error: BaseException) -> None:
         """The owner, or the object at it, is lost: wake all waiting threads."""
