@@ -59,10 +59,19 @@ class TunnelWorld:
         folder: for the sockets of servers.
         patience: of the client and the servers.
         timing: durations of the client.
+        of_servers: durations of the servers.
     """
 
-    def __init__(self, folder: Path, *, patience: float = 10.0, timing: Timing = Timing()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        patience: float = 10.0,
+        timing: Timing = Timing(),
+        of_servers: Timing = Timing(),
+    ) -> None:
         self._folder = folder
+        self._of_servers = of_servers
         self._patience = patience
         self._stack = contextlib.ExitStack()
         self.speeds: list[tuple[float, float]] = []
@@ -84,7 +93,11 @@ class TunnelWorld:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         server = TunnelServer(
-            f"127.0.0.1:{port}", credentials=run, ident=ident, patience=self._patience
+            f"127.0.0.1:{port}",
+            credentials=run,
+            ident=ident,
+            patience=self._patience,
+            timing=self._of_servers,
         )
         self.servers[ident] = server
         self.ports[ident] = port

@@ -300,7 +300,8 @@ def test_a_connection_that_nobody_reads_holds_up_no_other(world):
 
 def test_a_job_that_was_out_of_reach_for_too_long_begins_anew(tmp_path):
     timing = Timing(stream_answer=0.2, heartbeat=0.05, stream_silence=0.3, stream_heartbeat=0.1)
-    with contextlib.closing(TunnelWorld(tmp_path, patience=0.2, timing=timing)) as world:
+    world = TunnelWorld(tmp_path, patience=0.2, timing=timing, of_servers=timing)
+    with contextlib.closing(world):
         server = world.job("one")
         way = server.resolve(world.serve("program", world.echo()))
         sock = world.connect(way)
