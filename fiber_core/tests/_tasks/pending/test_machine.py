@@ -470,13 +470,12 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def books_agree(self):
-        shot = self.table.snapshot()
-        assert self.table.queued == sum(view.queued for view in shot.calls)
-        assert self.table.is_idle == (not shot.calls)
-        for view in shot.calls:
-            task = self.tasks[view.call]
-            assert view.finished == len(task.finished)
-            assert view.abandoned == len(task.abandoned)
+        calls = self.table._ledger.calls
+        assert self.table.queued == sum(call.queued for call in calls.values())
+        assert self.table.is_idle == (not calls)
+        for number, call in calls.items():
+            assert call.finished == len(self.tasks[number].finished)
+            assert call.abandoned == len(self.tasks[number].abandoned)
         for model in self.models.values():
             assert [(piece.entry, piece.done, piece.stop) for piece in model.pieces] == [
                 (view.entry, view.done, view.stop) for view in self.table.held(model.name)

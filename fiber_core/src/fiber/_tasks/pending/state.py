@@ -736,47 +736,6 @@ class HeldView:
     is_suspect: bool
 
 
-@values.frozen(kw_only=True)
-class CallView:
-    """A call that is not over."""
-
-    #: the call
-    call: int
-    #: items known so far
-    count: int
-    #: True where no more can come
-    closed: bool
-    #: items accepted or abandoned
-    finished: int
-    #: those of them that were abandoned
-    abandoned: int
-    #: units that wait
-    queued: int
-    #: seconds of one unit lately, None until something was measured
-    mean: float | None
-
-    @property
-    def progress(self) -> float:
-        """Share of the known items that is finished, 1.0 where there are none."""
-        return self.finished / self.count if self.count else 1.0
-
-
-@values.frozen(kw_only=True)
-class WorkerView:
-    """A worker."""
-
-    #: the worker
-    worker: str
-    #: entries it asked for and did not get yet
-    credits: int
-    #: units it may still be given, or None
-    units_left: int | None
-    #: True where it gets nothing more
-    is_draining: bool
-    #: its entries, in the order in which it runs them
-    held: tuple[HeldView, ...]
-
-
 @values.frozen
 class Holding:
     """What a worker holds."""
@@ -807,16 +766,6 @@ class Totals:
     finished: int
 
 
-@values.frozen(kw_only=True)
-class Snapshot:
-    """The whole table at one moment."""
-
-    #: calls that are not over
-    calls: tuple[CallView, ...]
-    #: workers that are not lost
-    workers: tuple[WorkerView, ...]
-
-
 def of_entry(entry: Entry) -> HeldView:
     """Current view of an entry."""
     return HeldView(
@@ -826,28 +775,4 @@ def of_entry(entry: Entry) -> HeldView:
         stop=entry.stop,
         done=entry.done,
         is_suspect=entry.is_suspect,
-    )
-
-
-def of_call(call: CallState) -> CallView:
-    """Current view of a call."""
-    return CallView(
-        call=call.id,
-        count=call.count,
-        closed=call.closed,
-        finished=call.finished,
-        abandoned=call.abandoned,
-        queued=call.queued,
-        mean=call.pace.mean,
-    )
-
-
-def of_worker(worker: WorkerState) -> WorkerView:
-    """Current view of a worker."""
-    return WorkerView(
-        worker=worker.id,
-        credits=worker.credits,
-        units_left=worker.units_left,
-        is_draining=worker.is_closed,
-        held=tuple(map(of_entry, worker.held)),
     )

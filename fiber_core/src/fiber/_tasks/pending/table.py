@@ -521,11 +521,6 @@ class PendingTable:
         found = self._ledger.workers.get(worker)
         return () if found is None else tuple(map(state.of_entry, found.held))
 
-    def call(self, call: int) -> state.CallView | None:
-        """View of a call, or None where it is over or was never added."""
-        found = self._ledger.calls.get(call)
-        return None if found is None else state.of_call(found)
-
     def totals(self) -> state.Totals:
         """Items that wait, run and have ended, of the calls that are not over; a walk over them."""
         running = sum(
@@ -558,13 +553,6 @@ class PendingTable:
             seconds = max(0.0, now - worker.since)
             found[worker.id] = state.Holding(items, call.id, seconds, usual[call.pace], *told)
         return found
-
-    def snapshot(self) -> state.Snapshot:
-        """View of everything; costs a walk over all calls and workers."""
-        return state.Snapshot(
-            calls=tuple(map(state.of_call, self._ledger.calls.values())),
-            workers=tuple(map(state.of_worker, self._ledger.workers.values())),
-        )
 
     # Calls.
 
