@@ -127,21 +127,7 @@ class Reading:
                 self._gate.modify(self._source.fd, 0)
                 if begin is not None:
                     begin()
-                end = time.monotonic() + timeout
-                while True:
-                    # before the looks: whoever ends the wait from now on wakes it
-                    self._polls = True
-                    if is_over() or self._is_stopped:
-                        return True
-                    ready = self._poll.poll(max(0.0, 1000 * (end - time.monotonic())))
-                    self._polls = False
-                    if not ready:
-                        return True
-                    if ready[-1][0] == self._wake_read:
-                        drained(self._wake_read)
-                    elif not self._take(look):
-                        self._reactor.call_soon(self._read)
-                        return False
+                return self._lead(look, is_over, timeout)
             except BaseException as error:
                 # an interrupt; a frame may have been received, for which no descriptor is readable any more
                 self._reactor.call_soon(self._read)
@@ -178,6 +164,23 @@ class Reading:
         for fd in self._watched:
             self._reactor.remove_reader(fd)
         self._close()
+
+    def _lead(self, look: Look, is_over: Callable[[], bool], timeout: float) -> bool:
+        end = time.monotonic() + timeout
+        while True:
+            # before the looks: whoever ends the wait from now on wakes it
+            self._polls = True
+            if is_over() or self._is_stopped:
+                return True
+            ready = self._poll.poll(max(0.0, 1000 * (end - time.monotonic())))
+            self._polls = False
+            if not ready:
+                return True
+            if ready[-1][0] == self._wake_read:
+                drained(self._wake_read)
+            elif not self._take(look):
+                self._reactor.call_soon(self._read)
+                return False
 
     def _take(self, look: Look) -> bool:
         """Take up the next frame, if there is one; False where that is for the handler thread."""
