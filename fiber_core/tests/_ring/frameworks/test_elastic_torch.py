@@ -81,21 +81,16 @@ def steps(tmp_path):
     return Steps(tmp_path)
 
 
-def live_ring(size, folder, queue, *, least):
-    """A ring of up to three torchruns."""
-    return Ring(
-        size,
+def test_torchrun_keeps_its_steps_while_members_come_and_go(tmp_path, steps):
+    folder, queue, stuck = str(tmp_path), fiber.SimpleQueue(), tmp_path / "stuck"
+    ring = Ring(
+        3,
         lambda rank, size: torchrun(rank, size, folder, queue),
         framework="torch",
         elastic="live",
-        min=least,
+        min=2,
         max=3,
     )
-
-
-def test_torchrun_keeps_its_steps_while_members_come_and_go(tmp_path, steps):
-    folder, queue = str(tmp_path), fiber.SimpleQueue()
-    ring = live_ring(3, folder, queue, least=1)
     ring.start()
     pids = dict(queue.get() for _ in range(3))
     steps.until(lambda read: read and read[-1][1] == 3)
@@ -105,34 +100,23 @@ def test_torchrun_keeps_its_steps_while_members_come_and_go(tmp_path, steps):
     number = len(steps.read())
     # once those that were on their way are made, by all of them
     steps.until(lambda read: len(read) > number + 20 and read[-1][1] == 3)
-    for size in (2, 3):
-        ring.resize(size)
-        steps.until(lambda read, size=size: read[-1][1] == size)
+    ring.resize(2)
+    steps.until(lambda read: read[-1][1] == 2)
+    stuck.touch()
+    ring.resize(3)
+    # the newcomer's rank has begun, and never meets the others, who go on when it leaves
+    steps.until(lambda _: not stuck.exists())
+    number = len(steps.read())
+    ring.resize(2)
+    steps.until(lambda read: len(read) > number + 5 and read[-1][1] == 2)
+    ring.resize(3)
+    steps.until(lambda read: read[-1][1] == 3)
     (tmp_path / "enough").touch()
 
-    assert ring.join() == ["1:3"] * 3
+    assert ring.join() == ["2:3"] * 3
     made = steps.read()
     sizes = [size for size, _ in itertools.groupby(size for _, size in made)]
     assert sizes[-3:] == [3, 2, 3]
     # a step that was made and not kept is made again; none is left out
     assert all(step[0] <= before[0] + 1 for before, step in itertools.pairwise(made))
     assert ring.status().restarts == 0
-
-
-def test_those_that_wait_for_a_newcomer_go_on_when_it_leaves(tmp_path, steps):
-    folder, queue = str(tmp_path), fiber.SimpleQueue()
-    ring = live_ring(2, folder, queue, least=2)
-    ring.start()
-    steps.until(lambda read: read)
-    stuck = tmp_path / "stuck"
-    stuck.touch()
-    ring.resize(3)
-    # the newcomer's rank has begun, and never meets the others
-    steps.until(lambda _: not stuck.exists())
-    number = len(steps.read())
-
-    ring.resize(2)
-
-    steps.until(lambda read: len(read) > number + 5 and read[-1][1] == 2)
-    (tmp_path / "enough").touch()
-    assert ring.join() == ["2:3"] * 2
