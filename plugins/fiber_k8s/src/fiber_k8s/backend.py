@@ -194,26 +194,6 @@ class K8sBackend(Backend):
 
         copy(self, self._client, self._config.python, self._context.image, src, dst)
 
-    def await_start(self, job: Job) -> None:
-        """Wait until a job runs; what it waits for is logged as a warning.
-
-        Raises:
-            BackendError: it has ended instead, with the reason.
-        """
-        logged = ""
-        for changed, status in self.events(job.run_id):
-            if changed.id != job.id:
-                continue
-            if status.state is not JobState.PENDING:
-                break
-            if status.message not in {"", logged}:
-                logged = status.message
-                log.warning("fiber: pod %s waits: %s", job.id, logged)
-        (status,) = self.status([job])
-        if status.state.is_terminal:
-            msg = f"{job.name} did not start: {status.message or status.reason}"
-            raise BackendError(msg)
-
     def open_stream(self, job: Job) -> socket.socket:
         """Open a stream through the API server to the job's supervisor."""
         return self._streams.open(job.id, self._submitter.stream_port(job.id))

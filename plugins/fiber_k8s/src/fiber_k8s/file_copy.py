@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import secrets
 import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
+from fiber.abc import Backend
 from fiber.backend_parts.archive import name_of, parse_place, unpack
 from fiber.exceptions import BackendError
-from fiber.model import JobSpec, Volume
+from fiber.model import Job, JobSpec, JobState, Volume
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.pod_exec import execute
 
-if TYPE_CHECKING:
-    from fiber_k8s.backend import K8sBackend
-
 __all__ = ["copy"]
+
+log = logging.getLogger("fiber")
 
 #: mount path of a claim
 _MOUNT = "/volume"
@@ -56,7 +56,7 @@ with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
 
 
 def copy(
-    backend: K8sBackend, client: Client, python: str, image: str | None, src: str, dst: str
+    backend: Backend, client: Client, python: str, image: str | None, src: str, dst: str
 ) -> None:
     """Copy a file or folder.
 
@@ -89,7 +89,7 @@ def copy(
 
 @contextlib.contextmanager
 def _pod(
-    backend: K8sBackend, client: Client, python: str, image: str | None, place: tuple[str, str]
+    backend: Backend, client: Client, python: str, image: str | None, place: tuple[str, str]
 ) -> Iterator[tuple[str, str]]:
     """Yield the name of a running pod with the place, and the path in it."""
     name, path = place
@@ -110,11 +110,32 @@ def _pod(
     )
     try:
         job = backend.submit(spec)
-        backend.await_start(job)
+        _await_start(backend, job)
         inside = PurePosixPath(_MOUNT, path.lstrip("/"))
         yield job.id, f"{inside}/" if path.endswith("/") else str(inside)
     finally:
         backend.cleanup(spec.run_id)
+
+
+def _await_start(backend: Backend, job: Job) -> None:
+    """Wait until a job runs; what it waits for is logged as a warning.
+
+    Raises:
+        BackendError: it has ended instead, with the reason.
+    """
+    logged = ""
+    for changed, status in backend.events(job.run_id):
+        if changed.id != job.id:
+            continue
+        if status.state is not JobState.PENDING:
+            break
+        if status.message not in {"", logged}:
+            logged = status.message
+            log.warning("fiber: pod %s waits: %s", job.id, logged)
+    (status,) = backend.status([job])
+    if status.state.is_terminal:
+        msg = f"{job.name} did not start: {status.message or status.reason}"
+        raise BackendError(msg)
 
 
 def _upload(client: Client, python: str, pod: str, src: Path, path: str) -> None:

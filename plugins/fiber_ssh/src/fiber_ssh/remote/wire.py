@@ -13,7 +13,7 @@ from typing import Any
 from fiber._agent.supervisor.messages import Decoder
 from fiber.exceptions import WireError
 
-__all__ = ["JOIN", "STREAMS", "Data", "Message", "decoder", "pack"]
+__all__ = ["JOIN", "Data", "Message", "decoder", "pack"]
 
 Message = dict[str, Any]
 
@@ -26,8 +26,6 @@ _LIMIT = 64 * 1024 * 1024
 #: first request of a connection; another word where messages get another meaning, so that an agent
 #: and a program of releases that do not understand each other find out before anything is done
 JOIN = "join"
-#: names of a job's outputs; the number of each is what is sent
-STREAMS = ("stdout", "stderr")
 
 
 class Data:
@@ -35,7 +33,7 @@ class Data:
 
     Args:
         number: which request it answers.
-        stream: which output, see STREAMS.
+        stream: which output: 0 for stdout, 1 for stderr.
         content: the bytes.
         offset: where the next piece begins in the job's log.
     """
