@@ -53,7 +53,6 @@ print(json.dumps({
 
 #: each takes 5 to 40 ms, and nothing on the way to a first result needs it
 NEEDLESS = {
-    "_hashlib",
     "attr",
     "cloudpickle",
     "cryptography",

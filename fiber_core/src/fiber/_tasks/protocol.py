@@ -41,6 +41,7 @@ are numbers, strings or tuples of them, which cannot change and can always be un
 from __future__ import annotations
 
 import enum
+import hashlib
 import itertools
 import pickle
 import struct
@@ -49,7 +50,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fiber._base import values
-from fiber._base.sha256 import sha256
 from fiber._tasks.shared_payload import SHARE_THRESHOLD
 from fiber._wire import codec, frames
 from fiber.exceptions import WireError
@@ -78,8 +78,6 @@ _DONE = struct.Struct("<QQQdB15x")
 _KEPT = struct.Struct("<QQ")
 _SEEN = struct.Struct("<Q")
 _ENTRY = struct.Struct("<Q")
-#: bytes of a function from which its digest is made by OpenSSL, which takes 3 ms to load
-_LARGE = 1 << 18
 _ASK = struct.Struct("<B")
 _CONTEXT = struct.Struct("<H")
 
@@ -143,12 +141,8 @@ class Done:
 
 def digest(segments: Sequence[frames.Buffer]) -> bytes:
     """Digest by which messages name a pickled function: the first 16 bytes of its SHA-256."""
-    whole = sha256()
-    if sum(memoryview(segment).nbytes for segment in segments) > _LARGE:
-        # processors have instructions for it: half the time of others for a large function
-        import hashlib
-
-        whole = hashlib.sha256()
+    # processors have instructions for it: half the time of others for a large function
+    whole = hashlib.sha256()
     for segment in segments:
         whole.update(segment)
     return whole.digest()[:DIGEST]

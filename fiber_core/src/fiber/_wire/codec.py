@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
+import hashlib
 import io
 import itertools
 import os
@@ -111,9 +112,6 @@ def _fingerprint(value: Any) -> object:
     """Value that is equal for equal globals; None where that cannot be decided."""
     if isinstance(value, (types.FunctionType, type, *_LOCKS)):
         return weakref.ref(value)
-    # a program's first result needs none, and it loads OpenSSL
-    import hashlib
-
     stream = io.BytesIO()
     try:
         _PlainPickler(stream, 5).dump(value)

@@ -29,6 +29,8 @@ Before the proofs the two tell each other nothing that follows from an authkey.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import os
 import sys
@@ -36,7 +38,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fiber._base import entry_points, values
-from fiber._base.sha256 import compare_digest, hmac_sha256, sha256
 from fiber._version import __version__
 from fiber._wire import frames
 from fiber._wire.identity import Credentials
@@ -125,10 +126,11 @@ def disagreement(mine: Hello, theirs: Hello) -> str | None:
 
 def mac(key: bytes, label: bytes, *parts: bytes) -> bytes:
     """HMAC with SHA-256 over a label and length-prefixed parts."""
-    message = [label]
+    digest = hmac.new(key, label, "sha256")
     for part in parts:
-        message += len(part).to_bytes(8, "little"), part
-    return hmac_sha256(key, *message)
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.digest()
 
 
 def _load(body: frames.Buffer) -> dict[str, Any]:
@@ -169,7 +171,7 @@ def _begun_exchange(credentials: Credentials, session: bytes) -> KeyExchange | N
     from fiber._wire.cpace import KeyExchange
 
     seen = (credentials.certificate or "").encode()
-    channel = sha256(seen).digest()
+    channel = hashlib.sha256(seen).digest()
     return KeyExchange(credentials.key, channel=channel, session=session)
 
 
@@ -246,7 +248,7 @@ class DialerHandshake(_Handshake):
             if self._exchange is not None:
                 self._key = _exchanged(self._exchange.key_of_initiator, data)
             expected = self._mac(b"fiber listener", nonce)
-            if not compare_digest(expected, _hex(data, "proof")):
+            if not hmac.compare_digest(expected, _hex(data, "proof")):
                 msg = "the listener could not prove that it is of this run"
                 raise HandshakeError(msg)
             self._proven = True
@@ -298,7 +300,7 @@ class ListenerHandshake(_Handshake):
             return frames.Kind.CHALLENGE, json.dumps(answer).encode()
         _expect(frame, frames.Kind.PROOF)
         expected = self._mac(b"fiber dialler", *self._nonces)
-        if not compare_digest(expected, _hex(_load(frame.body), "proof")):
+        if not hmac.compare_digest(expected, _hex(_load(frame.body), "proof")):
             msg = "a peer could not prove that it is of this run"
             raise HandshakeError(msg)
         why = None if self._context else disagreement(self._mine, self._theirs)

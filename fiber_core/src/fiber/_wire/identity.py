@@ -9,11 +9,12 @@ shown by the listener, and the key is used in a key exchange alone (``handshake`
 from __future__ import annotations
 
 import functools
+import hashlib
+import hmac
 import os
 from typing import Any
 
 from fiber._base import values
-from fiber._base.sha256 import hmac_sha256
 
 
 @values.frozen(kw_only=True)
@@ -93,9 +94,6 @@ class Credentials:
 
 @functools.lru_cache(maxsize=16)
 def _of_authkey(authkey: bytes) -> Credentials:
-    # loads OpenSSL, which a run with a key of its own does without
-    import hashlib
-
     # scrypt, since the id is in pickles: a guess costs 16 MB and some hundredths of a second
     master = hashlib.scrypt(authkey, salt=b"fiber authkey 1", n=2**14, r=8, p=1, dklen=32)
     return Credentials(
@@ -107,7 +105,7 @@ def _of_authkey(authkey: bytes) -> Credentials:
 
 def _expand(master: bytes, label: bytes) -> bytes:
     """HKDF-Expand of RFC 5869 with SHA-256, for its first block of 32 bytes."""
-    return hmac_sha256(master, b"fiber " + label + b"\x01")
+    return hmac.digest(master, b"fiber " + label + b"\x01", "sha256")
 
 
 def _self_signed() -> tuple[str, str]:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +15,6 @@ from pathlib import Path
 
 from fiber._agent.cgroups import Group, own_groups
 from fiber._base import values
-from fiber._base.sha256 import sha256
 from fiber.backend_parts import liveness
 from fiber.backend_parts.liveness import Liveness, Owner, this_place
 from fiber.model import ResourceRequest
@@ -220,7 +220,7 @@ def _can_attach(procs: Path) -> bool:
 
 def _prefix() -> str:
     """Prefix of the names of this process's groups: PID namespace (hashed) and process id."""
-    place = sha256(this_place().encode()).hexdigest()[:8]
+    place = hashlib.sha256(this_place().encode()).hexdigest()[:8]
     return f"{_PREFIX}{place}-{os.getpid()}-"
 
 
