@@ -213,8 +213,9 @@ def test_ctrl_c_while_a_program_begins_shows_one_short_traceback(tmp_path, momen
     # the interpreter's search for a module handles errors of its own, and is interrupted in that too
     own = said.count("During handling of the above exception")
     assert said.count("Traceback") - own <= 1, said
-    # without the import system's, of which each module in a chain of imports has up to six
-    assert said.count('File "/') < 25, said
+    # without the import system's, of which each module in a chain of imports has up to six; from a pool
+    # to where it waits for its supervisor's answer there are 25
+    assert said.count('File "/') < 35, said
 
 
 def test_a_process_whose_start_was_interrupted_ends_with_one_line(tmp_path):
