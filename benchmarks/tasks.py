@@ -131,6 +131,20 @@ def add(value: Any) -> None:
         value.value += 1
 
 
+def notify(condition: Any) -> None:
+    with condition:
+        condition.notify()
+
+
+def take_turn(condition: Any, turn: Any, number: int) -> None:
+    """Wait for a turn of two, and give it to the other one."""
+    with condition:
+        while turn.value != number:
+            condition.wait()
+        turn.value = 1 - number
+        condition.notify()
+
+
 def answer(heard: Any, said: Any) -> None:
     heard.wait()
     heard.clear()

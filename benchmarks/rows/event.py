@@ -1,4 +1,4 @@
-"""An event there and one back, and a barrier of four processes."""
+"""An event there and one back, a condition by turns, and a barrier of four processes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from benchmarks.model import BASELINE, OURS, Bar, Metric, Round, Sizes
 CONTENDERS = (OURS, BASELINE, contenders.DRAGON)
 METRICS = (
     Metric("event", "Event, there and back", "µs", bars=(Bar(2.0),)),
+    Metric("condition", "Condition, two by turns", "µs", bars=(Bar(2.0),)),
     Metric("barrier", "Barrier of four", "µs", bars=(Bar(2.0),)),
 )
 
@@ -20,10 +21,12 @@ METRICS = (
 def prepare(contender: str, sizes: Sizes) -> Iterator[Round]:
     mp = contenders.module(contender)
     there, back, barrier = mp.Event(), mp.Event(), mp.Barrier(4)
-    # for the first, that the process is up
+    condition, turn = mp.Condition(), mp.Value("i", 1, lock=False)
+    # for the first, that the process is up, as is the turn
     there.set()
     with (
         contenders.repeating(mp, tasks.answer, there, back) as (answering,),
+        contenders.repeating(mp, tasks.take_turn, condition, turn, 1) as (taking,),
         contenders.repeating(mp, tasks.meet, barrier, processes=3) as meeting,
     ):
         back.clear()
@@ -35,6 +38,10 @@ def prepare(contender: str, sizes: Sizes) -> Iterator[Round]:
                 back.wait()
                 back.clear()
             event = answering.recv() / sizes.meetings
+            taking.send(sizes.meetings)
+            for _ in range(sizes.meetings):
+                tasks.take_turn(condition, turn, 0)
+            turns = taking.recv() / sizes.meetings
             for end in meeting:
                 end.send(sizes.meetings)
             start = time.perf_counter()
@@ -43,6 +50,6 @@ def prepare(contender: str, sizes: Sizes) -> Iterator[Round]:
             met = (time.perf_counter() - start) / sizes.meetings
             for end in meeting:
                 end.recv()
-            return {"event": 1e6 * event, "barrier": 1e6 * met}
+            return {"event": 1e6 * event, "condition": 1e6 * turns, "barrier": 1e6 * met}
 
         yield once

@@ -474,6 +474,7 @@ class Condition(SyncHandle[ConditionObject]):
         lock = self._lock
         same = "" if lock._is_shared else lock._object.owner_ident  # noqa: SLF001 - its own
         self._owners_differ = self._object.owner_ident not in ("", same)
+        self._is_mine = lock._is_mine_to_use()  # noqa: SLF001 - its own
 
     def _state(self) -> tuple[Any, ...]:
         return (self._lock, *super()._state())
@@ -552,7 +553,11 @@ class Condition(SyncHandle[ConditionObject]):
         return f"<{type(self).__name__}({self._lock}, {waiting})>"
 
     def _check(self, message: str) -> None:
-        self._lock._checked_object().check()  # noqa: SLF001 - its own
+        if fork.is_forked_child():
+            fork.check()
+        if self._is_mine():
+            return
+        self._lock._used.check()  # noqa: SLF001 - its own
         if not self._lock._is_owned():  # noqa: SLF001 - its own
             raise AssertionError(message)
 

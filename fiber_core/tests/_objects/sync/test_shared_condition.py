@@ -48,6 +48,21 @@ def test_those_that_have_waited_for_longest_are_woken(ours, theirs):
     assert waits[2]()
 
 
+def test_where_nobody_waits_a_notification_enters_nothing_and_is_for_nobody(
+    ours, theirs, monkeypatch
+):
+    with monkeypatch.context() as patched:
+        patched.setattr(ours, "_inside", Mock(side_effect=AssertionError))
+        ours.notify(1, certain=True)
+    wait = in_thread(sleep, theirs)
+    until(lambda: ours.waiting() == 1)
+    ours.notify(1, certain=True)
+    assert wait()
+    ours.cut_off(lambda: PeerLostError("gone"))
+    with pytest.raises(PeerLostError):
+        ours.notify(1, certain=True)
+
+
 def test_the_notification_of_one_that_is_interrupted_wakes_another(ours, theirs, monkeypatch):
     def interrupted(at, deadline):
         until(lambda: ours.waiting() == 2)

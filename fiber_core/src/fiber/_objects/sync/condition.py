@@ -93,6 +93,10 @@ class SharedCondition(Monitored):
 
     def notify(self, count: int, *, certain: bool) -> None:
         """Wake so many, those that have waited for longest."""
+        if not self._words[_HIGH]:
+            # nobody waits: whoever does registered before it released the lock, which the caller has
+            self.check()
+            return
         notified = self._inside(functools.partial(self._notify, count, self._words[_NEXT] + 1))
         for at in notified:
             (self._waits.get(at) or self._word(at + _STATE)).wake()
