@@ -81,7 +81,7 @@ def test_a_pod_that_ran_has_the_whole_of_its_grace_and_less_where_that_is_shorte
     site.cluster.delete_pod(job.id, grace=3600)
     deadlines = backend._lifecycle._timers._calls
     until(lambda: (job.id, "leaving") in deadlines)
-    assert deadlines[job.id, "leaving"][0] > time.monotonic() + 3000
+    assert deadlines[job.id, "leaving"].when > time.monotonic() + 3000
 
     backend.kill(job)
 
