@@ -122,7 +122,9 @@ class Program:
         and interrupts nothing until that call returns; so it is with any program that has threads. On
         a busy machine that moment takes milliseconds.
         """
-        until_steady(self._waits, looks=10)
+        # found once: to look for them takes so long on a busy machine that one of them wakes each time
+        processes = self._processes()
+        until_steady(lambda: self._waits(processes), looks=10)
         if self.way == "terminal":
             self.write("\x03")
         elif self.way == "group":
@@ -149,10 +151,11 @@ class Program:
         one = psutil.Process(self.process.pid)
         return [one, *one.children(recursive=True)]
 
-    def _waits(self):
+    @staticmethod
+    def _waits(processes):
         """For each process how often its main thread has waited; None while one runs."""
         waits = []
-        for one in self._processes():
+        for one in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 if one.status() == psutil.STATUS_RUNNING:
                     return None
