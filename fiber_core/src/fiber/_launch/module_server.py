@@ -8,7 +8,6 @@ has loaded from the program's own files: a missing optional dependency costs no 
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import json
 import os
@@ -30,39 +29,16 @@ def own_names() -> frozenset[str]:
     now = len(sys.modules), next(reversed(sys.modules))
     if now != _seen:
         _seen = now
-        installed = tuple({f"{path}{os.sep}" for path in installation_folders()})
+        # imported here, since no child of a child needs it
+        import sysconfig
+
+        installed = tuple({f"{path}{os.sep}" for path in sysconfig.get_paths().values()})
         _names = frozenset(
             name.partition(".")[0]
             for name, module in list(sys.modules.items())
             if (origin := getattr(module, "__file__", None)) and not origin.startswith(installed)
         )
     return _names - {"__main__", "__mp_main__"}
-
-
-@functools.cache
-def installation_folders() -> frozenset[str]:
-    """Folders of the standard library and of installed packages, as ``sysconfig`` names them."""
-    # imported here, since no child of a child needs it
-    import sysconfig
-
-    # sysconfig itself would read all that is known of the interpreter's build, another millisecond
-    known = {
-        "base": sys.prefix,
-        "platbase": sys.exec_prefix,
-        "installed_base": sys.base_prefix,
-        "installed_platbase": sys.base_exec_prefix,
-        "platlibdir": sys.platlibdir,
-        "py_version_short": f"{sys.version_info[0]}.{sys.version_info[1]}",
-        "implementation_lower": "python",
-        "abiflags": sys.abiflags,
-        "abi_thread": "t" if "t" in sys.abiflags else "",
-    }
-    try:
-        paths = [path.format(**known) for path in sysconfig.get_paths(expand=False).values()]
-    except KeyError:
-        # a distributor's scheme with other variables
-        return frozenset(sysconfig.get_paths().values())
-    return frozenset(map(os.path.normpath, paths))
 
 
 def describe(name: str) -> dict[str, Any]:
