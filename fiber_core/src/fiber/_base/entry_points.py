@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -117,7 +118,7 @@ def _distributions(folders: Iterable[str]) -> Iterator[tuple[str, str]]:
         except OSError:
             continue
         for name in names:
-            distribution = _normalized(name.rpartition(".")[0].partition("-")[0])
+            distribution = re.sub(r"[-_.]+", "_", name.rpartition(".")[0].partition("-")[0]).lower()
             if distribution not in seen:
                 seen.add(distribution)
                 yield distribution, os.path.join(folder, name)  # noqa: PTH118 - as above
@@ -150,18 +151,9 @@ def _read(folder: str, name: str) -> str:
         return ""
 
 
-def _normalized(name: str) -> str:
-    # by hand: to compile a pattern takes as long as all names
-    words = name.lower().replace("-", "_").replace(".", "_").split("_")
-    return "_".join(filter(None, words))
-
-
 def _header(text: str, name: str) -> str:
-    for line in text.partition("\n\n")[0].splitlines():
-        key, colon, value = line.partition(":")
-        if colon and key == name:
-            return value.strip()
-    return ""
+    found = re.search(rf"^{name}:\s*(.*?)\s*$", text.partition("\n\n")[0], re.MULTILINE)
+    return found[1] if found else ""
 
 
 @values.frozen(kw_only=True)

@@ -254,8 +254,7 @@ _MAY_HAVE_TABLE = r"""(?m)tool["']?\s*\.\s*["']?fiber(?![\w-])|^\s*(\[\s*["']?to
 
 
 def _read_pyproject(path: Path, text: str) -> FileSettings:
-    is_named = any(word in text for word in ("fiber", "\\u", "\\U"))
-    if not is_named or not re.search(_MAY_HAVE_TABLE, text):
+    if not re.search(_MAY_HAVE_TABLE, text):
         # avoids a TOML parser, which takes 6 ms, in projects without a table for fiber
         return FileSettings()
     if sys.version_info >= (3, 11):

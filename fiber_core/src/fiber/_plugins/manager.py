@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -186,8 +187,7 @@ def check_backend(info: Any) -> tuple[str, ...]:
         msg = f"fiber_backends must return BackendInfo objects, got {info!r}"
         raise PluginError(msg)
     for name in (info.name, *info.aliases):
-        is_word = name.replace("-", "").isalnum() and name.isascii() and name == name.lower()
-        if not is_word or not name[0].isalpha():
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
             msg = f"the backend name {name!r} must be lower-case letters, digits and hyphens"
             raise PluginError(msg)
     if info.config is not None and not (

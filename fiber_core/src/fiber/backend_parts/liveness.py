@@ -394,9 +394,6 @@ def _is_local(folder: str | os.PathLike[str]) -> bool:
 
 
 def _unescaped(point: str) -> str:
-    if "\\" not in point:
-        # most have none, and a pattern takes as long to compile as all of them to be read
-        return point
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), point)
 
 
