@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote
 
 from fiber._agent.resources.allocator import Allocator
 from fiber._agent.supervisor.descriptors import Descriptors
+from fiber.backend_parts.liveness import lock
 from fiber.model import Allocation, Device
 
 __all__ = ["DeviceQueue", "Grant", "HostAccount", "granted_variable"]
@@ -67,15 +68,15 @@ class HostAccount:
             # without an account it is granted as if this run were alone: no job waits for the folder
             return ""
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 200, 0).decode(errors="replace")
-            os.close(descriptor)
-            return holder or "another run"
+            is_free = lock(descriptor)
         except OSError:
             # a file system without locks
             os.close(descriptor)
             return ""
+        if not is_free:
+            holder = os.pread(descriptor, 200, 0).decode(errors="replace")
+            os.close(descriptor)
+            return holder or "another run"
         with contextlib.suppress(OSError):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, self._holder, 0)
