@@ -28,7 +28,7 @@ from fiber._objects.sync.event import OwnedEvent
 from fiber._objects.sync.hold import LocalHold
 from fiber._objects.sync.protocol import Status
 from fiber._objects.sync.semaphore import OwnedSemaphore, SemaphoreState
-from fiber._objects.sync.shared_lock import SharedLock, keeping
+from fiber._objects.sync.shared_lock import QuickPermits, SharedLock, keeping
 from fiber._objects.sync.waitable import OwnedWaitable, Place, RemoteWaitable
 from fiber._wire import fork
 from fiber.exceptions import FiberError, HolderDiedError, HolderDiedWarning
@@ -237,7 +237,7 @@ class SemLock(_Entered):
             # without the methods of this class in between, as in the standard library
             self.acquire = used.acquire  # type: ignore[assignment,method-assign] # it has defaults, too
             self.release = used.release  # type: ignore[method-assign]
-            if isinstance(used, SharedLock):
+            if isinstance(used, QuickPermits):
                 self.__enter__ = used.acquire
                 self.__exit__ = keeping(used.release, reference)
 

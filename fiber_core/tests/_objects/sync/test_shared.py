@@ -1,9 +1,12 @@
 """Semaphores and events in memory that processes share: deaths and interrupts at any place, other processes."""
 
+import _thread
 import contextlib
+import functools
 import mmap
 import threading
 import warnings
+from contextlib import nullcontext
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -19,7 +22,7 @@ from fiber._objects.sync import shared_lock, shared_semaphore
 from fiber._objects.sync.event import OwnedEvent, SharedEvent
 from fiber._objects.sync.monitor import is_possible
 from fiber._objects.sync.semaphore import OwnedSemaphore, SemaphoreState
-from fiber._objects.sync.shared_lock import SharedLock
+from fiber._objects.sync.shared_lock import SharedLock, UntrackedSemaphore
 from fiber._objects.sync.shared_semaphore import (
     SharedSemaphore,
     entries_for,
@@ -90,6 +93,19 @@ class Seated(Made):
         return self._of(own_identity(), state=state, count=count)
 
 
+class Untracked(Made):
+    """A semaphore that the standard library's code takes, and whose permits are lost with their holder."""
+
+    used = UntrackedSemaphore
+
+    def __init__(self, value=1, maximum=9):
+        super().__init__(Kind.SEMAPHORE, value, maximum, recover=False, report_deaths=False)
+
+    def _make(self, state):
+        self.memory = mmap.mmap(-1, UntrackedSemaphore.SIZE)
+        return self._of(own_identity(), state=state)
+
+
 needs_seats = pytest.mark.skipif(
     not shared_lock.is_possible(), reason="this system has other semaphores"
 )
@@ -106,7 +122,10 @@ SEATED = {
 }
 KINDS = WITHOUT_SEATS | SEATED
 ALL_KINDS = [*WITHOUT_SEATS, *(pytest.param(kind, marks=needs_seats) for kind in SEATED)]
+KINDS["untracked semaphore"] = Untracked
 LOCKS = ["lock", pytest.param("seated lock", marks=needs_seats)]
+ALL_WAYS = [*LOCKS, pytest.param("untracked semaphore", marks=needs_seats)]
+QUICK = pytest.mark.parametrize("make", [Seated, Untracked])
 
 
 def acquired(semaphore):
@@ -136,6 +155,35 @@ def test_whatever_happens_permits_are_conserved(events, value, recover):
 def test_whatever_happens_a_lock_is_held_once(events, value):
     made = Seated(Kind.LOCK, value, 1, report_deaths=False)
     conserves_permits(made, events, value, 1, recover=True)
+
+
+@needs_seats
+@given(EVENTS, st.integers(0, 3))
+def test_whatever_happens_what_is_released_of_an_untracked_semaphore_is_free(events, value):
+    made = Untracked(value, 3)
+    processes, held = [made.of(number) for number in range(3)], [0] * 3
+    for event, number in events:
+        one = processes[number]
+        if event == "take":
+            assert one.acquire(False) == (value > 0)
+            held[number] += value > 0
+            value = max(0, value - 1)
+        elif event == "release":
+            held[number] = max(0, held[number] - 1)
+            with pytest.raises(ValueError, match="too many times") if value == 3 else nullcontext():
+                one.release()
+            value = min(3, value + 1)
+        elif event == "leave":
+            one.on_exit(0)
+        else:
+            one.cut_off(lambda: PeerLostError("gone"))
+            for use in (one.acquire, one.release, one.value):
+                with pytest.raises(PeerLostError):
+                    use()
+            assert one.local_hold.held == 0
+            processes[number], held[number] = made.of(number), 0
+        assert [other.local_hold.held for other in processes] == held
+        assert made.ours.value() == value
 
 
 def conserves_permits(made, events, value, maximum, *, recover):
@@ -233,6 +281,41 @@ def test_a_process_may_be_killed_at_any_instruction_of_the_quick_way(kind):
         made.ours.release()
         step += 1
     assert step > 20
+
+
+@needs_seats
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize("event, least", [("opcode", 40), ("line", 60)])
+def test_who_is_killed_with_an_untracked_semaphore_takes_no_more_than_its_permit(
+    monkeypatch, event, least
+):
+    monkeypatch.setattr(shared_semaphore, "LOOKS", 2)
+    monkeypatch.setattr(shared_semaphore, "GRACE", 0)
+    made, step = Untracked(2), 1
+
+    def use(begin):
+        semaphore = made.here()
+        begin()
+        semaphore.acquire()
+        if event == "line":
+            # through the monitor
+            semaphore.wait(True, None)
+            semaphore.acquire(timeout=0.003)
+            semaphore.release()
+        semaphore.release()
+
+    while killed_at(step, use, shared_semaphore, shared_lock, event=event):
+        lost = 2 - made.ours.value()
+        assert lost in ((0, 1) if event == "opcode" else (0, 1, 2)), f"before step {step}"
+        for _ in range(lost):
+            made.ours.release()
+        for _ in range(2):
+            assert made.ours.acquire(timeout=20), f"before step {step}"
+        assert not made.of(1).acquire(False)
+        for _ in range(2):
+            made.ours.release()
+        step += 1
+    assert step > least
 
 
 @needs_seats
@@ -393,6 +476,44 @@ def test_an_interrupt_of_the_quick_way_leaves_it_free(kind, where):
     assert made_by_another(lock).acquire(False)
 
 
+@needs_seats
+@pytest.mark.parametrize(
+    "use, where",
+    [
+        ("acquire", "take"),
+        ("acquire", "give"),
+        *(("wait", one) for one in ("take", "_try_lock", "_unlock")),
+    ],
+)
+def test_an_interrupt_leaves_each_permit_of_an_untracked_semaphore_free_or_counted(use, where):
+    semaphore = Untracked(2).ours
+    permit, gate = semaphore._permit, semaphore._gate_at.opened()
+    # by functions in C alone, so that the handler runs behind them all
+    ticks = map(bool, iter(_thread.interrupt_main, 1))
+    take = functools.partial(next, map(permit.acquire, ticks))
+    calls = {"acquire": permit.acquire, "release": permit.release, "_is_mine": permit._is_mine}
+    if where == "take":
+        semaphore._bind(gate, SimpleNamespace(**calls | {"acquire": take}), permit)
+    elif where == "give":
+        calls["release"] = followed_by_an_interrupt(permit.release)
+        semaphore._bind(gate, SimpleNamespace(**calls), permit)
+    else:
+        interrupted_behind(semaphore, where)
+    acquire = (
+        semaphore.acquire if use == "acquire" else functools.partial(semaphore.wait, True, None)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        acquire()
+        semaphore.release()
+        for _ in range(2):
+            # where handlers run at the latest
+            pass
+    held = semaphore.local_hold.held
+    assert semaphore.value() == 2 - held
+    assert semaphore.local_hold.is_held_by_thread == (held > 0)
+    assert held == 0 or where == "take"
+
+
 def made_by_another(lock):
     return SharedLock(*lock._where, Kind.LOCK, host="here", identity=LIVING)
 
@@ -489,7 +610,7 @@ def test_an_interrupt_before_the_state_is_entered_repairs_nothing(monkeypatch):
     assert not semaphore._repair.called
 
 
-@pytest.mark.parametrize("kind", LOCKS)
+@pytest.mark.parametrize("kind", ALL_WAYS)
 def test_an_interrupted_wait_leaves_the_permit_to_others(monkeypatch, kind):
     made = KINDS[kind]()
     holder, other = made.of(1), made.of(2)
@@ -525,7 +646,7 @@ def test_a_handler_of_a_signal_that_uses_it_while_it_is_used_is_told(kind):
 # -- waits
 
 
-@pytest.mark.parametrize("kind", LOCKS)
+@pytest.mark.parametrize("kind", ALL_WAYS)
 def test_a_thread_that_waits_is_served_though_others_never_stop(kind):
     made = KINDS[kind]()
     ours, theirs = made.ours, made.of(1)
@@ -552,8 +673,9 @@ def test_those_that_wait_and_die_are_forgotten(monkeypatch):
 
 
 @needs_seats
-def test_threads_that_waited_for_a_lock_and_died_are_forgotten(monkeypatch):
-    made = Seated()
+@QUICK
+def test_threads_that_waited_with_a_reservation_and_died_are_forgotten(monkeypatch, make):
+    made = make()
     made.ours.acquire()
     monkeypatch.setattr(shared_lock, "GRACE", 0)
     made.of(1)._take(wait=1, reserve=True)
@@ -564,8 +686,9 @@ def test_threads_that_waited_for_a_lock_and_died_are_forgotten(monkeypatch):
 
 
 @needs_seats
-def test_whoever_waits_for_a_lock_is_woken_by_the_one_that_releases_it(monkeypatch):
-    made = Seated()
+@QUICK
+def test_whoever_waits_is_woken_by_the_one_that_releases_it(monkeypatch, make):
+    made = make()
     made.ours.acquire()
     # it would not look by itself
     monkeypatch.setattr("fiber._objects.sync.monitor.Turns.FIRST", 3600 * 10**9)
@@ -617,7 +740,7 @@ def test_more_processes_than_entries_hold_permits(monkeypatch):
     assert made.ours.value() == 3
 
 
-@pytest.mark.parametrize("kind", LOCKS)
+@pytest.mark.parametrize("kind", ALL_WAYS)
 def test_in_a_forked_process_it_is_refused(kind):
     semaphore = KINDS[kind]().ours
     semaphore.abandon()
@@ -659,12 +782,18 @@ def make_lock(store):
     return OwnedSemaphore(store, Kind.LOCK, SemaphoreState(1, 1), is_shared=True)
 
 
+def make_untracked(store):
+    state = SemaphoreState(1, 1, recover=False, report_deaths=False)
+    return OwnedSemaphore(store, Kind.SEMAPHORE, state, is_shared=True)
+
+
 @pytest.fixture
-def lock(owner):
+def lock(request, owner):
     """One that lives in shared memory of the owner."""
-    return owner.make(make_lock)
+    return owner.make(getattr(request, "param", make_lock))
 
 
+@pytest.mark.parametrize("lock", [make_lock, make_untracked], indirect=True)
 def test_they_take_turns_with_those_that_do(lock, other, third):
     ours, theirs, last = lock.shared, other.remote(lock), third.remote(lock)
     for first, second in ((ours, theirs), (theirs, ours), (theirs, last)):
@@ -692,6 +821,20 @@ def test_each_releases_what_another_holds(lock, other, third):
     # too late: another one has it by now
     last.release()
     assert theirs.value() == 0
+
+
+@pytest.mark.parametrize("lock", [make_untracked], indirect=True)
+def test_what_is_released_for_one_it_may_release_again_where_that_is_not_too_many(
+    lock, other, third
+):
+    theirs, mapped = other.remote(lock), third.remote(lock).map(lock.where)
+    assert theirs.acquire(True, None)
+    mapped.release()
+    # which tells nobody
+    theirs.release()
+    assert theirs.value() == 1
+    assert mapped.acquire(False)
+    assert lock.shared.value() == 0
 
 
 @pytest.mark.parametrize("heir", ["owner", "third"])

@@ -13,6 +13,7 @@ have one. ``OwnedSemaphore`` serves the threads of the owner without any message
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
@@ -259,7 +260,9 @@ class PeersSemaphoreState(SemaphoreState):
         """Release a permit of a process; nothing if another process released it first."""
         self._forget_released()
         if self._drop(process):
-            self._shared.release()
+            # one that maps the memory may have released it, without a word to anybody
+            with contextlib.suppress(ValueError):
+                self._shared.release()
         return []
 
     def cancel_grant(self, process: Hashable, *, inherited: bool) -> Answers:

@@ -1,6 +1,6 @@
-"""Locks in memory that the processes of one host share, taken by the standard library's C code.
+"""Locks and semaphores in memory that the processes of one host share, taken by the standard library's C code.
 
-The *permit* is a semaphore of the C library. Each process has a *seat*, another one, which it raises before it
+*Locks*. The *permit* is a semaphore of the C library. Each process has a *seat*, another one, which it raises before it
 takes the permit and lowers when it has given it back or has not got it. So whoever's seat is down has not the
 permit, at whatever instruction it is killed. A lock that nobody waits for costs four calls of functions in C,
 and nothing else: no mutex is entered, and nothing is noted.
@@ -15,8 +15,11 @@ more often than there are seats. (The interpreter's lock is held in between, so 
 
 *Processes beyond the number of seats* use a common one, which is always frozen; it is noted there who does.
 
-Order is that of :mod:`~fiber._objects.sync.shared_semaphore`, which is about semaphores of any number of permits,
-and locks where the system has no such semaphores.
+*Semaphores whose permits are lost with their holder* need nobody's seat: who has a permit matters to nobody else.
+Each process counts its own. One more semaphore, the *gate*, is up while permits are for waiting threads only.
+
+Order is that of :mod:`~fiber._objects.sync.shared_semaphore`, which is about semaphores whose permits are recovered,
+and all where the system has no such semaphores.
 
 *The semaphores*: ``multiprocessing`` has a class in C, ``SemLock``, that takes and raises a semaphore in a quarter
 of the time that a function takes which is called through ctypes. Here the semaphores are in memory of ours and have
@@ -29,17 +32,17 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import mmap
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType, FunctionType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from fiber._objects.address import Kind, shape_of
 from fiber._objects.sync import monitor, shared_semaphore
-from fiber._objects.sync.hold import LocalHold
 from fiber._objects.sync.monitor import IN_USE, Word
 from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
 from fiber._objects.sync.protocol import Status
@@ -59,8 +62,10 @@ from fiber._objects.sync.shared_semaphore import (
     RESERVED,
     SEATED,
     UNTIL,
+    UNTRACKED,
     WAITERS,
     Outcome,
+    SharedHold,
     SharedPermits,
     SharedSemaphore,
     entries_for,
@@ -77,15 +82,15 @@ SIZE = 32
 #: a bit of the value that :meth:`Semaphore.freeze` sets
 FROZEN = 1024
 
-# kind of a SemLock that any thread may raise, and its largest value
-_ANY_THREAD, _MAXIMUM = 1, 1
+# kind of a SemLock that any thread may raise
+_ANY_THREAD = 1
 # futex(2): operation that changes a word atomically; what it does with FROZEN
 _WAKE_OP = 5
 _OR, _AND_NOT = 2 << 28 | FROZEN << 12, 3 << 28 | FROZEN << 12
 
 
 class Semaphore:
-    """A semaphore whose value is 0 or 1, unless it is frozen.
+    """A semaphore of the C library; one whose value is 0 or 1 can be frozen.
 
     Args:
         memory: shared memory, mapped.
@@ -104,11 +109,11 @@ class Semaphore:
         """Make it, with a value."""
         self._functions.init_semaphore(self._reference, 1, value)
 
-    def opened(self) -> Any:
-        """A new ``SemLock`` of it, whose methods count what this process does."""
+    def opened(self, maximum: int = 1) -> Any:
+        """A new ``SemLock`` of it, which counts what is done by it, and raises the value up to a maximum."""
         from _multiprocessing import SemLock  # type: ignore[import-not-found] # it has no stubs
 
-        return SemLock._rebuild(self._address, _ANY_THREAD, _MAXIMUM, None)  # noqa: SLF001
+        return SemLock._rebuild(self._address, _ANY_THREAD, maximum, None)  # noqa: SLF001
 
     def post(self) -> None:
         """Raise the value, uncounted."""
@@ -160,6 +165,8 @@ _PERMIT = 32
 _SEATS, _SEAT, _IS_RELEASED, _SEMAPHORE = 40, 8, 1, 2
 #: seat of all that have none
 _COMMON = _SEATS
+#: of semaphores without seats: the gate; the most permits that may be free
+_GATE, _MAXIMUM = _SEATS, _SEATS + 4
 _LEAST, _MOST = 16, 64
 
 _TOO_MANY = "semaphore or lock released too many times"
@@ -176,34 +183,107 @@ def size_of(count: int) -> int:
     return MONITOR_SIZE + 8 * (_SEATS + _SEAT * count)
 
 
-class _Hold(LocalHold):
-    """Hold of this process on a lock, by its seat."""
+class _Hold(SharedHold):
+    """Hold of this process on a semaphore, by what its ``SemLock`` counts."""
 
-    def __init__(self, kind_name: str, *, recursive: bool, lock: SharedLock) -> None:
-        self._lock = lock
-        super().__init__(kind_name, recursive=recursive)
-
-    @property
-    def held(self) -> int:  # type: ignore[override] # nobody but the lock changes it
-        """Permits that this process holds."""
-        return self._lock.held()
+    def __init__(self, kind_name: str, *, recursive: bool, used: QuickPermits) -> None:
+        self._used = used
+        super().__init__(kind_name, recursive=recursive, count=used.held)
 
     @property
     def is_held_by_thread(self) -> bool:
         """True where this thread acquired it last and it was not released."""
-        return self.held > 0 and self._lock.is_mine()
+        return self.held > 0 and self._used.is_mine()
+
+
+class _LockHold(_Hold):
+    """Hold of this process on a lock."""
+
+    _used: SharedLock
 
     @property
     def depth(self) -> int:
         """Number of times that its thread has acquired a recursive lock."""
-        return self._lock.depth()
+        return self._used.depth()
 
     @depth.setter
     def depth(self, depth: int) -> None:
-        self._lock.set_depth(depth)
+        self._used.set_depth(depth)
 
 
-class SharedLock(SharedPermits):
+class QuickPermits(SharedPermits):
+    """Base class of those that the standard library's C code takes."""
+
+    #: acquires it; as :meth:`SharedPermits.acquire`
+    acquire: Callable[..., bool]
+    #: releases it; takes the arguments of an ``__exit__``, too, which it has no use for
+    release: Callable[..., None]
+    #: True where this thread acquired it last
+    is_mine: Callable[[], bool]
+    # has the functions above use SemLocks
+    _bind: Callable[..., None]
+    _permit: Any
+
+    def held(self) -> int:
+        """Permits that this process holds."""
+        raise NotImplementedError
+
+    def value(self) -> int:
+        """Number of free permits."""
+        self.check()
+        return int(self._halves[2 * _PERMIT])
+
+    def wait(self, block: bool, timeout: float | None) -> bool:
+        """Acquire it through the monitor, where the quick way ends."""
+        self.check()
+        wait = block and (timeout is None or timeout > 0)
+        return self._acquired(self.wait_for_permit(timeout if wait else 0))
+
+    def abandon(self) -> None:
+        """In a process forked by user code: refuse all uses."""
+        super().abandon()
+        self._close(fork.check)
+
+    def _close(self, refuse: Callable[[], object]) -> None:
+        """Close the quick way with an error."""
+        raise NotImplementedError
+
+    def _map(self, size: int) -> None:
+        super()._map(size)
+        memory, begin = self._where
+        self._halves = self._words.cast("B").cast("i")
+        self._free = self._halves, 2 * _PERMIT
+        self._changes = Word(memory, begin + MONITOR_SIZE + 8 * _PERMIT)
+        self._permit_at = self._semaphore(_PERMIT)
+
+    def _semaphore(self, word: int) -> Semaphore:
+        memory, begin = self._where
+        return Semaphore(memory, begin + MONITOR_SIZE + 8 * word)
+
+    def _is_mine(self) -> bool:
+        return bool(self._permit._is_mine())  # noqa: SLF001 - multiprocessing's locks use it
+
+    # -- with the monitor entered
+
+    def _repair(self) -> None:
+        """Nothing to do: each change is one of a word, and may be the last."""
+
+    def _count_waiting(self, now: int, *, has_waited: bool) -> None:
+        """Count threads that wait: one less, where it has, and none that has died."""
+        words = self._words
+        if words[WAITERS]:
+            words[WAITERS] = words[WAITERS] - has_waited if now <= words[UNTIL] else 0
+            self._halves[2 * _PERMIT + 1] = words[WAITERS] > 0
+
+    def _begin_to_wait(self, until: int) -> None:
+        words = self._words
+        words[WAITERS] += 1
+        words[UNTIL] = until + GRACE
+        # the one that raises the permit wakes one that waits
+        self._halves[2 * _PERMIT + 1] = 1
+
+
+class SharedLock(QuickPermits):
     """A lock in shared memory, as one process uses it.
 
     Args:
@@ -216,17 +296,9 @@ class SharedLock(SharedPermits):
         count: number of its seats, to make it.
     """
 
-    #: acquires it; as :meth:`SharedPermits.acquire`
-    acquire: Callable[..., bool]
-    #: releases it; takes the arguments of an ``__exit__``, too, which it has no use for
-    release: Callable[..., None]
-    #: True where this thread has it
-    is_mine: Callable[[], bool]
     #: how often its thread has acquired it; sets that
     depth: Callable[[], int]
     set_depth: Callable[[int], None]
-    # has the functions above use SemLocks of a seat and of the permit
-    _bind: Callable[[Any, Any], None]
 
     def __init__(
         self,
@@ -241,10 +313,6 @@ class SharedLock(SharedPermits):
     ) -> None:
         super().__init__(memory, begin, host=host, identity=identity, is_new=state is not None)
         self._map(size_of(count or shared_semaphore.head_of(memory, begin)[COUNT]))
-        self._halves = self._words.cast("B").cast("i")
-        self._free = self._halves, 2 * _PERMIT
-        self._changes = Word(memory, begin + MONITOR_SIZE + 8 * _PERMIT)
-        self._permit_at = self._semaphore(_PERMIT)
         self._known: dict[int, Semaphore] = {}
         if state is not None:
             self._words[OPTIONS], self._words[COUNT] = SEATED | options_of(state), count
@@ -262,7 +330,7 @@ class SharedLock(SharedPermits):
         # while it is a recursive lock that it belongs to, no other SemLock takes its place
         self.is_mine = self._permit._is_mine if self.is_recursive else self._is_mine  # noqa: SLF001 - as below
         #: what this process has of it
-        self.local_hold = _Hold(shape_of(kind, 0).name, recursive=self.is_recursive, lock=self)
+        self.local_hold = _LockHold(shape_of(kind, 0).name, recursive=self.is_recursive, used=self)
 
     def for_others(self) -> SharedLock:
         """The same, as this process uses it for processes that do not map the memory."""
@@ -276,21 +344,7 @@ class SharedLock(SharedPermits):
             return 0
         return max(0, int(self._permit._count()))  # noqa: SLF001 - multiprocessing's locks use it
 
-    def _is_mine(self) -> bool:
-        return bool(self._permit._is_mine())  # noqa: SLF001 - as above
-
-    def value(self) -> int:
-        """Number of free permits."""
-        self.check()
-        return int(self._halves[2 * _PERMIT])
-
     # -- where the quick way ends
-
-    def wait(self, block: bool, timeout: float | None) -> bool:
-        """Acquire it through the monitor."""
-        self.check()
-        wait = block and (timeout is None or timeout > 0)
-        return self._acquired(self.wait_for_permit(timeout if wait else 0))
 
     def release_for_another(self) -> None:
         """Release it, which this process, or this thread, has not acquired."""
@@ -338,10 +392,7 @@ class SharedLock(SharedPermits):
                         is_raised = not self._user.acquire(False)
             if status is Status.REFUSED:
                 if wait:
-                    words[WAITERS] += 1
-                    words[UNTIL] = now + wait + GRACE
-                    # the one that raises the permit wakes one that waits
-                    halves[2 * _PERMIT + 1] = 1
+                    self._begin_to_wait(now + wait)
                     if reserve:
                         words[RESERVED] = now + RESERVATION
                         self._freeze()
@@ -364,9 +415,6 @@ class SharedLock(SharedPermits):
             raise
         return (status, text, 0) if text else ACQUIRED
 
-    def _repair(self) -> None:
-        """Nothing to do: each change is one of a word, and may be the last."""
-
     def _check_other_thread(self) -> None:
         """Check that it is not this thread that is in the middle of using the lock.
 
@@ -385,9 +433,7 @@ class SharedLock(SharedPermits):
     def _settle(self, now: int, *, has_waited: bool) -> None:
         """Find a seat for this process, and forget threads that waited and died."""
         words = self._words
-        if words[WAITERS]:
-            words[WAITERS] = words[WAITERS] - has_waited if now <= words[UNTIL] else 0
-            self._halves[2 * _PERMIT + 1] = words[WAITERS] > 0
+        self._count_waiting(now, has_waited=has_waited)
         if words[self._seat + _IS_RELEASED] or (self.depth() and self._halves[2 * _PERMIT]):
             self._reset()
         if self._seat == _COMMON and not (
@@ -514,18 +560,16 @@ class SharedLock(SharedPermits):
         self._refuse(error)
         self._changes.wake()
 
-    def abandon(self) -> None:
-        """In a process forked by user code: refuse all uses."""
-        super().abandon()
-        closed = _closed(fork.check)
+    def _close(self, refuse: Callable[[], object]) -> None:
+        """Close the quick way with an error."""
+        self._user = closed = _closed(refuse)
         self._bind(closed, closed)
 
     def _end(self, refuse: Callable[[], object], *, stays_taken: bool = False) -> None:
         """Free what this process has, or leave it taken by nobody, and close the quick way with an error."""
         words, seat, permit = self._words, self._seat, self._permit
-        self._user = closed = _closed(refuse)
-        self._bind(closed, closed)
-        self._permit = closed if self._lost else self._permit_at.opened()
+        self._close(refuse)
+        self._permit = self._user if self._lost else self._permit_at.opened()
         self.set_depth(0)
         self._seat = _COMMON
         if words[seat] != self._identity:
@@ -538,10 +582,6 @@ class SharedLock(SharedPermits):
             # any thread may, and it counts as its own no more
             permit.release()
         self._empty(seat)
-
-    def _semaphore(self, word: int) -> Semaphore:
-        memory, begin = self._where
-        return Semaphore(memory, begin + MONITOR_SIZE + 8 * word)
 
     def _known_at(self, seat: int) -> Semaphore:
         found = self._known.get(seat)
@@ -649,6 +689,147 @@ def _make_uses(lock: SharedLock, *, recursive: bool) -> None:
     lock._bind = bind  # noqa: SLF001 - its own
 
 
+class UntrackedSemaphore(QuickPermits):
+    """A semaphore in shared memory whose permits are lost with their holder, as one process uses it.
+
+    A release is taken for one of a permit of this process where it has any. One beyond the maximum is an error,
+    unless two processes make it at the same instant, as in the standard library.
+
+    Args:
+        memory: shared memory, mapped.
+        begin: where it begins there, a multiple of 8; :attr:`SIZE` bytes.
+        kind: a semaphore's.
+        host: name of this host, in messages to users.
+        identity: of this process.
+        state: the one to make of zeros; None where another process has made it.
+    """
+
+    #: bytes of it
+    SIZE = size_of(1)
+
+    def __init__(
+        self,
+        memory: mmap.mmap,
+        begin: int,
+        kind: Kind = Kind.SEMAPHORE,
+        *,
+        host: str,
+        identity: int,
+        state: SemaphoreState | None = None,
+    ) -> None:
+        super().__init__(memory, begin, host=host, identity=identity, is_new=state is not None)
+        self._map(self.SIZE)
+        self._gate_at = self._semaphore(_GATE)
+        if state is not None:
+            self._words[OPTIONS] = UNTRACKED | options_of(state)
+            self._words[_MAXIMUM] = state.maximum
+            self._permit_at.make(state.value)
+            self._gate_at.make(0)
+        # nobody's death matters
+        self._all = ()
+        # permits that this process holds
+        self._held = 0
+        # takes a permit; True where there was one
+        self._takes: Iterator[bool]
+        maximum = self._words[_MAXIMUM]
+        self._permit = self._permit_at.opened(maximum)
+        self._make_uses()
+        self._bind(self._gate_at.opened(), self._permit, self._permit_at.opened(maximum))
+        self.is_mine = self._is_mine
+        #: what this process has of it
+        self.local_hold = _Hold(shape_of(kind, 0).name, recursive=False, used=self)
+
+    def for_others(self) -> UntrackedSemaphore:
+        """The same, as this process uses it for processes that do not map the memory."""
+        return UntrackedSemaphore(*self._where, host=self._host, identity=self._identity)
+
+    def held(self) -> int:
+        """Permits that this process holds."""
+        return self._held
+
+    def _take(self, *, has_waited: bool = False, wait: int = 0, reserve: bool = False) -> Outcome:
+        words, halves, is_taken = self._words, self._halves, False
+        try:
+            code = self._try_lock(self._mutex)
+            if code:
+                self._enter(code)
+            now = time.monotonic_ns()
+            self._count_waiting(now, has_waited=has_waited)
+            free, is_reserved = halves[2 * _PERMIT], now <= words[RESERVED]
+            if not is_reserved:
+                halves[2 * _GATE] = 0
+            if has_waited or not is_reserved:
+                # as the quick way
+                for is_taken in self._takes:
+                    self._held += is_taken
+                    break
+            if is_taken:
+                words[RESERVED] = halves[2 * _GATE] = 0
+            elif wait:
+                self._begin_to_wait(now + wait)
+                if reserve:
+                    words[RESERVED] = now + RESERVATION
+                    halves[2 * _GATE] = 1
+            self._unlock(self._mutex)
+        except BaseException:
+            self._back_out()
+            if is_taken:
+                self.release()
+            raise
+        if is_taken:
+            return ACQUIRED
+        return (Status.REFUSED, "", free) if wait else REFUSED
+
+    def _recover_dead(self) -> bool:
+        return False
+
+    def on_exit(self, code: int) -> None:
+        """This process exits: what it holds stays taken."""
+
+    def cut_off(self, error: Callable[[], BaseException]) -> None:
+        """This process has lost the owner: it holds nothing any more, and all uses raise an error."""
+        if self._lost is not None:
+            return
+        self._refuse(error)
+        self._close(self.check)
+        self._held = 0
+        self._changes.wake()
+
+    def _close(self, refuse: Callable[[], object]) -> None:
+        """Close the quick way with an error."""
+        closed = _closed(refuse)
+        self._bind(closed, closed, closed)
+
+    def _make_uses(self) -> None:
+        """Make the functions by which it is used, the quick way."""
+        is_open = give = give_unheld = takes = cast("Any", None)
+
+        def bind(gate: Any, permit: Any, unheld: Any) -> None:
+            nonlocal is_open, give, give_unheld, takes
+            is_open = gate._is_zero  # noqa: SLF001 - multiprocessing's semaphores have it, too
+            give, give_unheld = permit.release, unheld.release
+            takes = self._takes = map(permit.acquire, itertools.repeat(False))
+
+        def acquire(block: bool = True, timeout: float | None = None) -> bool:
+            if is_open():
+                # Handlers of signals run behind calls, and would lose what those return; this is none.
+                for is_taken in takes:
+                    if is_taken:
+                        self._held += 1
+                        return True
+                    break
+            return self.wait(block, timeout)
+
+        def release(_kind: object = None, _error: object = None, _trace: object = None, /) -> None:
+            if self._held > 0:
+                self._held -= 1
+                give()
+            else:
+                give_unheld()
+
+        self.acquire, self.release, self._bind = acquire, release, bind
+
+
 def keeping(function: Callable[..., T], kept: object) -> Callable[..., T]:
     """The same function, as quick, which keeps an object from being collected."""
     assert isinstance(function, FunctionType)
@@ -672,7 +853,11 @@ def _is_of_semaphore(error: BaseException) -> bool:
 def _closed(refuse: Callable[[], object]) -> SimpleNamespace:
     """Stand-in for the SemLocks of a lock that must not be used: raises an error."""
     return SimpleNamespace(
-        acquire=lambda *_: False, release=refuse, _is_mine=lambda: False, _count=lambda: 0
+        acquire=lambda *_: False,
+        release=refuse,
+        _is_mine=lambda: False,
+        _count=lambda: 0,
+        _is_zero=refuse,
     )
 
 
@@ -698,6 +883,9 @@ def make(
     if kind is not Kind.SEMAPHORE and is_possible():
         where = allocate(size_of(seats()))
         return SharedLock(*where, kind, host=host, identity=identity, state=state, count=seats())
+    if not state.recover and is_possible():
+        where = allocate(UntrackedSemaphore.SIZE)
+        return UntrackedSemaphore(*where, kind, host=host, identity=identity, state=state)
     entries = entries_for(state.maximum, track_holders=state.track_holders)
     where = allocate(shared_semaphore.size_of(entries))
     return SharedSemaphore(*where, kind, host=host, identity=identity, state=state, entries=entries)
@@ -706,6 +894,8 @@ def make(
 def find(memory: mmap.mmap, begin: int, kind: Kind, *, host: str) -> SharedPermits:
     """Attach to a lock or semaphore that another process has made."""
     identity = shared_semaphore.own_identity()
-    is_seated = shared_semaphore.head_of(memory, begin)[OPTIONS] & SEATED
-    found = SharedLock if is_seated else SharedSemaphore
+    options = shared_semaphore.head_of(memory, begin)[OPTIONS]
+    found: Callable[..., SharedPermits] = SharedSemaphore
+    if options & (SEATED | UNTRACKED):
+        found = SharedLock if options & SEATED else UntrackedSemaphore
     return found(memory, begin, kind, host=host, identity=identity)

@@ -67,8 +67,8 @@ _ENTRY = 3
 #: processes beyond these hold permits that are not recovered
 _MAX_ENTRIES = 128
 
-#: options; the last is that of a :class:`~fiber._objects.sync.shared_lock.SharedLock`
-_RECOVER, REPORT_DEATHS, REFUSE, SEATED = 1, 2, 4, 8
+#: options; the last two are those of :mod:`~fiber._objects.sync.shared_lock`
+_RECOVER, REPORT_DEATHS, REFUSE, SEATED, UNTRACKED = 1, 2, 4, 8, 16
 
 #: identity in the entry of permits that stay taken after a normal exit
 NOBODY = 1
