@@ -35,16 +35,15 @@ import functools
 import itertools
 import mmap
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
-from types import FrameType, FunctionType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from types import FunctionType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from fiber._objects.address import Kind, shape_of
 from fiber._objects.sync import monitor, shared_semaphore
-from fiber._objects.sync.monitor import IN_USE, Word
 from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
+from fiber._objects.sync.monitor import Word
 from fiber._objects.sync.protocol import Status
 from fiber._objects.sync.shared_semaphore import (
     ACQUIRED,
@@ -157,6 +156,22 @@ def is_possible() -> bool:
 
 
 T = TypeVar("T")
+
+
+def calls(
+    acquire: Callable[..., bool], *, after: Callable[[], None] | None = None
+) -> Iterator[bool]:
+    """Iterator each of whose steps is a call that does not wait, perhaps behind another one.
+
+    Python runs handlers of signals, and other threads, behind a call, before it stores what that returns. Behind a
+    step of a ``for`` loop it runs nothing.
+    """
+    no = itertools.repeat(False)
+    if after is None:
+        return map(acquire, no)
+    # what that returns is the timeout: none
+    return map(acquire, no, itertools.starmap(after, itertools.repeat(())))
+
 
 # Words of the state, 8 bytes each, behind those that semaphores have too; in cache lines of their own.
 #: the permit
@@ -372,8 +387,7 @@ class SharedLock(QuickPermits):
             seat, free = self._seat, halves[2 * _PERMIT]
             in_use = self._is_up(seat)
             if in_use and not self.depth():
-                # by a thread that has just begun or is almost done
-                self._check_other_thread()
+                # by another process that has no seat of its own
                 free = -free
             is_reserved = words[WAITERS] and not has_waited and now <= words[RESERVED]
             if free > 0 and not in_use and not is_reserved:
@@ -414,19 +428,6 @@ class SharedLock(QuickPermits):
                 self._user.acquire(False)
             raise
         return (status, text, 0) if text else ACQUIRED
-
-    def _check_other_thread(self) -> None:
-        """Check that it is not this thread that is in the middle of using the lock.
-
-        Raises:
-            RuntimeError: it is.
-        """
-        callee: FrameType | None = sys._getframe()  # noqa: SLF001 - there is no other way to see callers
-        while callee is not None and (frame := callee.f_back) is not None:
-            is_ours = frame.f_code.co_filename == __file__ != callee.f_code.co_filename
-            if is_ours and frame.f_locals.get("lock") is self:
-                raise RuntimeError(IN_USE)
-            callee = frame
 
     # -- with the monitor entered
 
@@ -592,48 +593,30 @@ class SharedLock(QuickPermits):
 
 def _make_uses(lock: SharedLock, *, recursive: bool) -> None:
     """Make the functions by which a lock is used, the quick way."""
-    claim: Any = None
-    leave = take = give = is_mine = count = claim
+    takes = gives = leaves = is_mine = cast("Any", None)
     depth = 0
 
     def bind(seat: Any, permit: Any) -> None:
-        nonlocal claim, leave, take, give, is_mine, count
-        take, give, is_mine, count = (
-            permit.acquire,
-            permit.release,
-            permit._is_mine,  # noqa: SLF001 - multiprocessing's locks use it
-            permit._count,  # noqa: SLF001 - as above
-        )
-        claim, leave = seat.release, seat.acquire
+        nonlocal takes, gives, leaves, is_mine
+        takes = calls(permit.acquire, after=seat.release)
+        gives = calls(seat.acquire, after=permit.release)
+        leaves = calls(seat.acquire)
+        is_mine = permit._is_mine  # noqa: SLF001 - multiprocessing's locks use it
 
-    def not_acquired(error: BaseException) -> None:
-        """Back out of an interrupt; nothing to do where the seat is in use in this process, or frozen."""
-        if not _is_of_semaphore(error):
-            if count() > 0:
-                give()
-            leave(False)
-            raise error
-
-    def not_released(error: BaseException) -> NoReturn:
-        if _is_of_semaphore(error):
-            raise lock.released_before() from None
-        leave(False)
-        raise error
-
-    # Handlers of signals run, and other threads, behind calls and nowhere else. Each of these is written out:
-    # a call more costs a fifth.
+    # Each of these is written out: a call more costs a fifth. A seat that cannot be raised is in use, or frozen.
 
     def acquire(block: bool = True, timeout: float | None = None) -> bool:
         nonlocal depth
         try:
-            claim()
-            if take(False):
-                depth = 1
-                return True
-        except BaseException as error:
-            not_acquired(error)
-        else:
-            leave(False)
+            for is_taken in takes:
+                if is_taken:
+                    depth = 1
+                    return True
+                for _ in leaves:
+                    break
+                break
+        except ValueError:
+            pass
         return lock.wait(block, timeout)
 
     def acquire_recursively(block: bool = True, timeout: float | None = None) -> bool:
@@ -642,14 +625,15 @@ def _make_uses(lock: SharedLock, *, recursive: bool) -> None:
             depth += 1
             return True
         try:
-            claim()
-            if take(False):
-                depth = 1
-                return True
-        except BaseException as error:
-            not_acquired(error)
-        else:
-            leave(False)
+            for is_taken in takes:
+                if is_taken:
+                    depth = 1
+                    return True
+                for _ in leaves:
+                    break
+                break
+        except ValueError:
+            pass
         return lock.wait(block, timeout)
 
     def release(_kind: object = None, _error: object = None, _trace: object = None, /) -> None:
@@ -657,10 +641,12 @@ def _make_uses(lock: SharedLock, *, recursive: bool) -> None:
         if depth:
             depth = 0
             try:
-                give()
-            except BaseException as error:
-                not_released(error)
-            leave()
+                for _ in gives:
+                    break
+            except ValueError:
+                for _ in leaves:
+                    break
+                raise lock.released_before() from None
         else:
             lock.release_for_another()
 
@@ -672,10 +658,12 @@ def _make_uses(lock: SharedLock, *, recursive: bool) -> None:
             depth -= 1
             if not depth:
                 try:
-                    give()
-                except BaseException as error:
-                    not_released(error)
-                leave()
+                    for _ in gives:
+                        break
+                except ValueError:
+                    for _ in leaves:
+                        break
+                    raise lock.released_before() from None
         else:
             lock.release_for_another()
 
@@ -808,11 +796,10 @@ class UntrackedSemaphore(QuickPermits):
             nonlocal is_open, give, give_unheld, takes
             is_open = gate._is_zero  # noqa: SLF001 - multiprocessing's semaphores have it, too
             give, give_unheld = permit.release, unheld.release
-            takes = self._takes = map(permit.acquire, itertools.repeat(False))
+            takes = self._takes = calls(permit.acquire)
 
         def acquire(block: bool = True, timeout: float | None = None) -> bool:
             if is_open():
-                # Handlers of signals run behind calls, and would lose what those return; this is none.
                 for is_taken in takes:
                     if is_taken:
                         self._held += 1
@@ -842,12 +829,6 @@ def keeping(function: Callable[..., T], kept: object) -> Callable[..., T]:
     )
     vars(made)["kept"] = kept
     return made
-
-
-def _is_of_semaphore(error: BaseException) -> bool:
-    """True for what a semaphore that is up or frozen raises, and not a handler of a signal behind the call."""
-    trace = error.__traceback__
-    return isinstance(error, ValueError) and trace is not None and trace.tb_next is None
 
 
 def _closed(refuse: Callable[[], object]) -> SimpleNamespace:
