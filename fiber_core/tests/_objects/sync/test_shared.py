@@ -661,6 +661,23 @@ def test_threads_that_waited_with_a_reservation_and_died_are_forgotten(monkeypat
 
 @needs_seats
 @QUICK
+def test_a_permit_is_kept_for_a_thread_that_has_waited_for_long(monkeypatch, make):
+    monkeypatch.setattr(shared_lock, "RESERVATION", 3600 * 10**9)
+    made = make()
+    made.ours.acquire()
+    theirs, others = made.of(1), made.of(2)
+    theirs._take(wait=3600 * 10**9, reserve=True)
+    made.ours.release()
+    assert not others.acquire(False)
+    assert not made.ours.acquire(False)
+    theirs._take(has_waited=True)
+    assert theirs.local_hold.held == 1
+    theirs.release()
+    assert others.acquire(False)
+
+
+@needs_seats
+@QUICK
 def test_whoever_waits_is_woken_by_the_one_that_releases_it(monkeypatch, make):
     made = make()
     made.ours.acquire()
