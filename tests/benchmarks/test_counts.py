@@ -71,6 +71,18 @@ def test_giving_a_task_and_waiting_for_it_takes_the_caller_few_calls_of_function
     assert 0 < called / 50 < 135
 
 
+def test_running_a_task_takes_the_worker_few_calls_of_functions_and_leaves_no_garbage():
+    with fiber.Pool(1) as pool:
+        pool.map(same, [0])
+        pool.apply(tasks.begin_counting_calls)
+        for number in range(50):
+            pool.map(same, [number])
+        called, garbage = pool.apply(tasks.calls_and_garbage)
+    # 64 were counted, the task among them
+    assert 0 < called / 50 < 72
+    assert garbage < 50
+
+
 def test_a_task_costs_no_more_than_it_did():
     # where a busy machine keeps a worker from its work, its items are sent to another one as well:
     # some round is undisturbed

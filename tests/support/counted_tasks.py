@@ -1,5 +1,7 @@
 """Tasks of counted workers: they take a fixed time by a clock of their own, however busy the machine."""
 
+import gc
+import sys
 import time
 import tracemalloc
 from types import SimpleNamespace
@@ -9,6 +11,8 @@ from fiber._tasks import worker
 
 #: seconds by the clock that :func:`own_clock` gives this process
 _now = 0.0
+#: calls of functions since :func:`begin_counting_calls`
+_called = 0
 
 
 def own_clock() -> None:
@@ -33,6 +37,26 @@ def sleep(seconds: float) -> float:
 def _take(seconds: float) -> None:
     global _now  # noqa: PLW0603 - a clock a process
     _now += seconds
+
+
+def begin_counting_calls() -> None:
+    """Count from now on this worker's calls of functions, and collect no garbage."""
+    gc.collect()
+    gc.disable()
+    sys.setprofile(_note_call)
+
+
+def calls_and_garbage() -> tuple[int, int]:
+    """How many calls of functions there were, and how many objects only the collector finds."""
+    sys.setprofile(None)
+    garbage = gc.collect()
+    gc.enable()
+    return _called, garbage
+
+
+def _note_call(frame: Any, event: str, argument: Any) -> None:
+    global _called  # noqa: PLW0603 - a count a process
+    _called += event == "call"
 
 
 def begin_tracing(_: Any = None) -> None:

@@ -15,7 +15,7 @@ from typing import Any, cast
 from fiber._base.threads import CallbackThread, Timer
 from fiber._tasks import protocol
 from fiber._tasks.dispatcher import Dispatcher
-from fiber._tasks.protocol import Done, Mode, Outcomes, Tasks
+from fiber._tasks.protocol import Mode, Outcomes, Tasks, pack_done
 from fiber._wire import codec, frames
 from fiber._wire.frames import Kind, Message
 from fiber.exceptions import BackendUnavailableError, PeerLostError
@@ -315,8 +315,8 @@ class Master:
                 outcomes.fail(value)
             else:
                 outcomes.add(value)
-        done = Done(head.entry, head.start, head.stop, 0.001, credits_)
-        self.send(peer, Kind.DONE, [done.encode(), *outcomes.encode()])
+        done = pack_done(head.entry, head.start, head.stop, 0.001, credits_)
+        self.send(peer, Kind.DONE, [done, *outcomes.encode()])
 
     def serve(self, name: str, function: Callable[[Any], Any]) -> int:
         """A worker asks for work and does all that it gets; how many entries it has had."""

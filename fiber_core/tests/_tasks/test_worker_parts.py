@@ -40,7 +40,7 @@ class Run:
 
     def __init__(self, head):
         self.head = head
-        self.batch = Batch(head, self._send, lambda: None, LONG_UNIT)
+        self.batch = Batch(head, self._send, lambda _: None, LONG_UNIT)
         self.current = self.batch.current
         self.reports = []
 
@@ -193,7 +193,7 @@ def test_every_item_is_reported_once_whatever_fails(count, chunk, bad):
 def test_before_the_next_unit_somebody_looks_what_came_during_a_long_one(clock):
     looks = []
     head = tasks(0, 4)
-    batch = Batch(head, lambda _: None, lambda: looks.append(clock.now), LONG_UNIT)
+    batch = Batch(head, lambda _: None, lambda _: looks.append(clock.now), LONG_UNIT)
 
     def function(n):
         clock.now += 1.0 if n in (1, 3) else 0.001

@@ -18,7 +18,7 @@ import pytest
 
 import soak
 from fiber._tasks.dispatcher import Dispatcher
-from fiber._tasks.protocol import Done, Mode
+from fiber._tasks.protocol import Mode, pack_done
 from fiber._tasks.worker import Worker
 from fiber._wire import codec, frames, nng
 from fiber._wire.frames import Kind
@@ -211,7 +211,7 @@ class TestStrangers:
             (0, b"{}"),
             (1, bomb),
             (1, frames.joined(frames.pack(bomb))),
-            (1, Done(1, 0, 1, 0.1, 1).encode() + bomb),
+            (1, pack_done(1, 0, 1, 0.1, 1) + bomb),
         ):
             stranger = listening.stranger()
             stranger.send_bytes(frame(kind, body, target=target))
@@ -401,9 +401,9 @@ class TestLiars:
         whole = [
             *(frame(kind, b"x" * 40, target=target) for kind in Kind for target in (0, 1, 2)),
             frame(Kind.ASK, b"\x01"),
-            frame(Kind.DONE, Done(1, 0, 1, 0.01, 1).encode() + b"".join(codec.dumps(([1], None)))),
-            frame(Kind.DONE, Done(1, 0, 5, 0.01, 0).encode() + b"".join(codec.dumps(([], None)))),
-            frame(Kind.DONE, Done(9, 2**63, 2**64 - 1, 0.01, 0).encode()),
+            frame(Kind.DONE, pack_done(1, 0, 1, 0.01, 1) + b"".join(codec.dumps(([1], None)))),
+            frame(Kind.DONE, pack_done(1, 0, 5, 0.01, 0) + b"".join(codec.dumps(([], None)))),
+            frame(Kind.DONE, pack_done(9, 2**63, 2**64 - 1, 0.01, 0)),
             frame(Kind.KEPT, bytes(16)),
             frame(Kind.KEPT, b"\xff" * 16),
             frame(Kind.MISSING, bytes(16)),

@@ -25,7 +25,7 @@ from fiber._base.entry_points import load_object
 from fiber._base.interpreter import resident
 from fiber._tasks import protocol
 from fiber._tasks.call import Unsendable, name_of
-from fiber._tasks.protocol import Done, Mode, Outcomes, Tasks
+from fiber._tasks.protocol import Mode, Outcomes, Tasks
 from fiber._tasks.shared_payload import MappedArguments, PayloadNotFoundError, PayloadStore
 from fiber._wire import codec, frames
 from fiber._wire.descriptors import await_readable
@@ -92,7 +92,8 @@ class Batch:
     Args:
         tasks: its head.
         send: sends the body of a DONE message.
-        check_messages: reads the link after a long unit, before the next one begins.
+        check_messages: reads the link after a long unit, before the next one begins; called with
+            the running entry.
         long_unit: seconds of one: it may have held the interpreter all the time, so that the control
             reader could not read the link.
     """
@@ -101,7 +102,7 @@ class Batch:
         self,
         tasks: Tasks,
         send: Callable[[Sequence[frames.Buffer]], None],
-        check_messages: Callable[[], None],
+        check_messages: Callable[[RunningEntry], None],
         long_unit: float,
     ) -> None:
         self.current = RunningEntry(tasks)
@@ -147,7 +148,7 @@ class Batch:
             if (offset + 1) % chunk == 0 and offset != last:
                 self._unit_ended(start + offset + 1)
                 if self.was_long:
-                    self._check_messages()
+                    self._check_messages(self.current)
         with lock:
             began, self._unit_began = self._unit_began, time.perf_counter()
             self.was_long = self._unit_began - began > self._long_unit
@@ -181,11 +182,14 @@ class Batch:
 
     def _send_done(self, stop: int, credits_: int) -> None:
         seconds = self._unit_began - self._began
-        done = Done(self._tasks.entry, self._from, stop, seconds, credits_)
-        self._send([done.encode(), *self._outcomes.encode()])
+        head = protocol.pack_done(self._tasks.entry, self._from, stop, seconds, credits_)
+        self._send([head, *self._outcomes.encode()])
         # also behind the last one: what a task has returned is not held until the next one
-        self._from, self._outcomes = stop, Outcomes()
+        self._from, self._outcomes = stop, _NO_OUTCOMES if credits_ else Outcomes()
 
+
+#: what an entry has whose last outcomes were sent
+_NO_OUTCOMES = Outcomes()
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -568,12 +572,7 @@ class Worker:
         return digest
 
     def _run(self, tasks: Tasks, body: memoryview) -> None:
-        batch = Batch(
-            tasks,
-            self._send_done,
-            lambda: self._read_buffered(batch.current),
-            self._unread,
-        )
+        batch = Batch(tasks, self._send_done, self._read_buffered, self._unread)
         try:
             function = self._function(tasks)
             mode, items = self._items(tasks, body)

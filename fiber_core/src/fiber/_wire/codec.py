@@ -325,7 +325,7 @@ def split(
         buffers.append(raw)
         return False
 
-    if main_by_reference():
+    if _main_by_reference or main_by_reference():
         try:
             if reducers is None:
                 return pickle.dumps(value, 5, buffer_callback=place)

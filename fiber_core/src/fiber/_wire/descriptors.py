@@ -199,15 +199,20 @@ class OwnedDescriptors:
     """
 
     def __init__(self, numbers: Iterable[int]) -> None:
-        self._files = [(number, _file(number)) for number in numbers]
+        found = [(number, os.fstat(number)) for number in numbers]
+        self._files = [(number, file.st_dev, file.st_ino) for number, file in found]
 
     @property
     def are_intact(self) -> bool:
         """False once one of them was closed or refers to another file."""
-        # a plain loop: this runs for each message of a worker
-        for number, file in self._files:  # noqa: SIM110
-            if _file(number) != file:
-                return False
+        # as _file() has it, without its calls: this runs for each message of a worker
+        try:
+            for number, device, inode in self._files:
+                found = os.fstat(number)
+                if found.st_ino != inode or found.st_dev != device:
+                    return False
+        except OSError:
+            return False
         return True
 
 

@@ -168,7 +168,10 @@ class Link:
             lost = self._socket.lost
             received = self._next()
             if received is not None:
-                message = self._take(received)
+                frame = frames.parse(received)
+                # most messages are one frame
+                message = frame if frame.is_whole else self._assembler.feed(frame)
+                self.count(self.received + 1)
                 if message is not None:
                     return message
                 continue
@@ -224,11 +227,6 @@ class Link:
         """The header of a frame that is sent now, which acknowledges what has come."""
         self._acked = received = self.received
         return frames.pack_header(kind, received & 0xFFFFFFFF, target, number, size)
-
-    def _take(self, data: frames.Buffer) -> Message | None:
-        message = self._assembler.feed(frames.parse(data))
-        self.count(self.received + 1)
-        return message
 
     def _handshake(self, credentials: Credentials, hello: Hello, timeout: float) -> Hello:
         handshake = DialerHandshake(credentials, hello)
