@@ -239,13 +239,23 @@ class SlurmCluster:
     @contextlib.contextmanager
     def allocated(self, *words: str) -> Iterator[str]:
         """Id of an allocation with these options of salloc; it ends with the context."""
-        done = self._call(("salloc", "--no-shell", *words))
+        for node, state in self._states().items():
+            # Slurm takes one out of service where it could not end a job's processes in time
+            if state.startswith(("down", "drain")):
+                self.resume(node)
+        # one that was killed while it waits would leave its request to Slurm
+        done = self._call(("salloc", "--no-shell", f"--immediate={_PATIENCE:.0f}", *words))
         found = re.search(r"Granted job allocation (\d+)", done.stderr)
-        assert found is not None, done.stderr
+        assert found is not None, f"{done.stderr}{self._told()}"
         try:
             yield found[1]
         finally:
-            self.ask("scancel", found[1])
+            # a controller that was just started may not take it at once
+            _until(
+                lambda: self.ask("scancel", found[1]) is not None,
+                f"job {found[1]} is cancelled",
+                self._told,
+            )
 
     def requests(self) -> dict[str, int]:
         """How many requests of each type slurmctld was sent so far, by sdiag."""
@@ -332,12 +342,12 @@ class SlurmCluster:
         return found
 
     def _told(self) -> str:
-        """Last lines of what the daemons wrote."""
-        files = sorted([*self.folder.glob("*.log"), *self.folder.glob("*.out")])
-        return "\n".join(
-            f"-- {path.name}\n" + "\n".join(path.read_text(errors="replace").splitlines()[-8:])
-            for path in files
-        )
+        """Jobs, nodes and why they are out of service; last lines of what the daemons wrote."""
+        asked = (("squeue",), ("sinfo", "--Node"), ("sinfo", "--list-reasons"))
+        told = [self.ask(*words) or f"{words} failed" for words in asked]
+        for path in sorted([*self.folder.glob("*.log"), *self.folder.glob("*.out")]):
+            told += [f"-- {path.name}", *path.read_text(errors="replace").splitlines()[-8:]]
+        return "\n".join(told)
 
 
 _OF_MUNGED = ("socket", "pid-file", "log-file", "seed-file")
