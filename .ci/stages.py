@@ -222,9 +222,7 @@ class Running:
         in_time = _ends(process.pid, self._deadline - time.monotonic())
         if not in_time:
             self.say("no end in time; it hangs here:")
-            # pytest and its workers write the stacks of all their threads
-            os.killpg(process.pid, signal.SIGABRT)
-            _ends(process.pid, LAST_WORDS)
+            _have_it_say_where(process.pid)
         # a worker of pytest's that was ended in the midst of a test leaves what the test had started
         if left := kill_marked(mark):
             self.say(f"killed what was left running: {', '.join(left)}")
@@ -318,6 +316,33 @@ def kill_marked(mark: str) -> list[str]:
 def _report(cache: Path) -> Path:
     """The file in which tests that remember in a folder tell their results."""
     return cache.with_name(f"{cache.name}.xml")
+
+
+def _have_it_say_where(pid: int) -> None:
+    """End a command that hangs, which writes the stacks of its threads; pytest the results of its tests, too."""
+    workers = _workers(pid)
+    for worker in workers:
+        # the test that it runs has failed
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGABRT)
+    if workers and not _ends(pid, LAST_WORDS / 2):
+        # another one would go on with the tests that are left
+        os.kill(pid, signal.SIGINT)
+    if not workers or not _ends(pid, LAST_WORDS):
+        os.killpg(pid, signal.SIGABRT)
+        _ends(pid, LAST_WORDS)
+
+
+def _workers(pid: int) -> list[int]:
+    """Workers of pytest-xdist among the children of a process."""
+    found = []
+    for path in Path("/proc").glob(f"{pid}/task/*/children"):
+        for child in path.read_text().split():
+            # they end meanwhile
+            with contextlib.suppress(OSError):
+                if b"exec(eval(sys.stdin" in (Path("/proc") / child / "cmdline").read_bytes():
+                    found.append(int(child))
+    return found
 
 
 def _ends(pid: int, seconds: float) -> bool:

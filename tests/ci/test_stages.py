@@ -7,6 +7,7 @@ import textwrap
 import pytest
 
 import ci_scripts
+import waiting
 from supervised import until_gone
 
 
@@ -93,6 +94,42 @@ def test_a_command_that_hangs_shows_where_and_is_ended_with_all_it_started(
     assert done["hung"].verdict == "FAILED (hung)"
     assert "in wait" in printed
     until_gone(pid())
+
+
+def test_tests_that_hang_are_named_with_those_that_failed_before(
+    stages, run, monkeypatch, tmp_path
+):
+    (tmp_path / "pytest.ini").touch()
+    (tmp_path / "test_it.py").write_text(
+        textwrap.dedent(
+            """
+            import pathlib, time
+
+            def test_that_fails():
+                assert False
+
+            def test_that_hangs():
+                pathlib.Path(__file__).with_name("hangs").touch()
+                time.sleep(1000)
+            """
+        )
+    )
+    words = (sys.executable, "-m", "pytest", "-n", "1", "-p", "no:cacheprovider", str(tmp_path))
+    ends = stages._ends
+
+    def hangs(pid, seconds):
+        monkeypatch.setattr(stages, "_ends", ends)
+        waiting.until((tmp_path / "hangs").exists)
+        return False
+
+    monkeypatch.setattr(stages, "_ends", hangs)
+
+    done, printed = run([stages.Stage("hung", lambda it: it.run(*words))])
+
+    assert done["hung"].verdict == "FAILED (hung)"
+    assert "in test_that_hangs" in printed
+    assert re.search(r"FAILED \S*test_it.py::test_that_fails", printed)
+    assert re.search(r"crashed while running \S*test_it.py::test_that_hangs", printed)
 
 
 def test_what_a_command_leaves_running_is_named_and_ended(stages, run, untidy):
