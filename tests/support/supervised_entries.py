@@ -1,6 +1,8 @@
 """Functions that a supervisor's forked children run in tests; none needs more than the library."""
 
+import gc
 import os
+import resource
 import signal
 import sys
 import time
@@ -65,6 +67,13 @@ def tell_environ(private: bytes, index: int) -> None:
     """Print the values of the given variables."""
     for name in private.decode().split():
         print(name, os.environ.get(name))
+
+
+def collect_and_tell_faults(private: bytes, index: int) -> None:
+    """Run the garbage collector, write how many pages this process has taken for its own, and wait."""
+    gc.collect()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt, flush=True)
+    pause()
 
 
 def wait(private: bytes, index: int) -> None:

@@ -99,11 +99,6 @@ class Buffered:
         with contextlib.suppress(OSError):
             self._socket.close()
 
-    def detach(self) -> int:
-        """Leave the descriptor to the caller, in a forked process that closes it with others; returns it."""
-        self._closed = True
-        return self._socket.detach()
-
     def _watch(self) -> None:
         if self._closed:
             return

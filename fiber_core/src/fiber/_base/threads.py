@@ -139,6 +139,10 @@ class Loop:
         heapq.heappush(self._timers, (timer.when, next(self._order), timer))
         return timer
 
+    def fileno(self) -> int:
+        """Descriptor of the selector, for a forked process that closes it and keeps the loop."""
+        return self._selector.fileno()
+
     def now(self) -> float:
         """Present time on the clock of timers."""
         return self._clock()

@@ -136,6 +136,18 @@ def test_it_has_no_descriptor_of_the_supervisors_or_of_other_jobs(supervised):
 
 
 @linux
+def test_it_takes_no_page_for_each_job_that_its_supervisor_has(supervised):
+    def faults():
+        return int(supervised.lines(supervised.submit("collect_and_tell_faults"), 1)[0])
+
+    first = faults()
+    many = [faults() for _ in range(100)]
+
+    # a job is a dozen kilobytes of the supervisor's heap: to write to them took three pages each
+    assert max(many[-3:]) < first + 160
+
+
+@linux
 def test_a_program_has_no_descriptors_but_the_standard_ones(supervised):
     accepted = supervised.submit(["ls", "/proc/self/fd"], private=None)
 

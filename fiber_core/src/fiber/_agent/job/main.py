@@ -58,7 +58,6 @@ def main() -> int:
         server.leave_child()
     else:
         return _code(server)
-    del server
     become(plan)
 
 

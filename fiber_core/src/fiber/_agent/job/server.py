@@ -268,6 +268,7 @@ class JobServer:
         self.exit_code = 0
         self._loop = Loop()
         self._descriptors = Descriptors()
+        self._descriptors.own(self._loop.fileno())
         host = platform.node()
         self._table = JobTable(host)
         sweep()
@@ -343,11 +344,8 @@ class JobServer:
         self._end()
 
     def leave_child(self) -> None:
-        """In a forked child: close everything that is the supervisor's."""
+        """In a forked child: close everything that is the supervisor's; its objects are kept."""
         signal.set_wakeup_fd(-1)
-        for sink in self._sinks:
-            sink.detach()
-        self._loop.close()
         self._descriptors.close_all()
         if self._tunnel is not None:
             self._tunnel.abandon()

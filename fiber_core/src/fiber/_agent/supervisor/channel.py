@@ -94,10 +94,6 @@ class Channel:
             self._descriptors.release(self._descriptor)
             self._stream.close()
 
-    def detach(self) -> None:
-        """Leave the descriptor to its owner, in a forked child."""
-        self._stream.detach()
-
     def flush(self, timeout: float) -> None:
         """Write what is queued; give up when the peer takes nothing for ``timeout`` seconds."""
         poll = select.poll()

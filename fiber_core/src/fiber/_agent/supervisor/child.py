@@ -239,7 +239,11 @@ _HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 
 
 class InChild(BaseException):
-    """Raised in a forked child, so that nothing of the supervisor is left below its code."""
+    """Raised in a forked child, so that nothing of the supervisor is left below its code.
+
+    Whoever catches it closes descriptors by their numbers and keeps the supervisor's objects: there
+    may be thousands, and to release one is to copy its page, which parent and child share until then.
+    """
 
     def __init__(self, plan: ChildPlan) -> None:
         super().__init__(plan.job_id)
@@ -303,6 +307,8 @@ def spawn(
             os.close(descriptor)
         raise
     if pid == 0:
+        # the collector would write to each object, and so copy its page
+        gc.freeze()
         for descriptor in ours:
             os.close(descriptor)
         raise InChild(plan)

@@ -61,7 +61,6 @@ def main(descriptor: int, interrupts: tuple[int, int, int], *, early: bool = Fal
     except BaseException:
         sys.excepthook(*sys.exc_info())
         os._exit(1)
-    del server
     become(plan)
 
 

@@ -99,7 +99,7 @@ class Sink:
             self._push()
 
     def detach(self) -> None:
-        """Leave the descriptors to their owner, in a forked child or at the end."""
+        """Leave the descriptors to their owner, at the end."""
         if self._socket is not None:
             self._socket.detach()
 

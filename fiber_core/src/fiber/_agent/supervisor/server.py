@@ -340,6 +340,7 @@ class Server:
         self._timing = options.timing
         self._loop = Loop()
         self._descriptors = Descriptors()
+        self._descriptors.own(self._loop.fileno())
         self._table = JobTable(options.host)
         self._channels: dict[Owner, Channel] = {}
         self._sinks = () if options.detached else self._open_sinks()
@@ -412,11 +413,8 @@ class Server:
             self._loop.run_once()
 
     def leave_child(self) -> None:
-        """In a forked child: close everything that is the supervisor's."""
+        """In a forked child: close everything that is the supervisor's; its objects are kept."""
         signal.set_wakeup_fd(-1)
-        for one in (*self._sinks, *self._channels.values()):
-            one.detach()
-        self._loop.close()
         self._descriptors.close_all()
 
     # -- the master and other events from outside ---------------------------------------------
