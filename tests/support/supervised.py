@@ -30,6 +30,7 @@ class Supervised:
 
     def __init__(self, folder: Path, *, timing: Timing = Timing(), **options: Any) -> None:
         self.folder = folder
+        self._accepted: list[str] = []
         self.statuses: dict[str, list[JobStatus]] = {}
         self.reasons: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._news = threading.Condition()
@@ -77,7 +78,10 @@ class Supervised:
             }
         )
         return self.client.submit(
-            spec, environ=dict(os.environ), cwd=str(Path.cwd()), on_accepted=lambda _: None
+            spec,
+            environ=dict(os.environ),
+            cwd=str(Path.cwd()),
+            on_accepted=lambda accepted: self._accepted.append(accepted.job_id),
         )
 
     def run(self, entry: str | Sequence[str], private: bytes = b"", **changes: Any) -> JobStatus:
@@ -96,12 +100,16 @@ class Supervised:
 
     def end_jobs(self) -> None:
         """Kill all jobs, and forget what was heard of any: for the next test."""
-        living = self.client.query()
-        for job_id in living:
+        for job_id in self._accepted:
             self.client.kill(job_id)
-        for job_id in living:
+        for job_id in self._accepted:
             self._until(job_id, lambda status: status.state.is_terminal)
+        self._accepted.clear()
         self.statuses.clear()
+
+    def settle(self) -> None:
+        """Return once the supervisor has carried out all earlier requests of this channel."""
+        self.client.preload(())
 
     def until(self, accepted: Accepted, there: Callable[[JobStatus], bool]) -> JobStatus:
         """Wait for a status of a job."""

@@ -30,7 +30,7 @@ def own(make):
 def shared(tmp_path_factory):
     with Supervised(tmp_path_factory.mktemp("run")) as supervised:
         # it is there before the first test is
-        supervised.client.query()
+        supervised.settle()
         yield supervised
 
 

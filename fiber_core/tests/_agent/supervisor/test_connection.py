@@ -15,7 +15,7 @@ from fiber._agent.supervisor.messages import Decoder, encode
 from fiber.exceptions import ForkedError, WireError
 from fiber.model import JobSpec, JobState, JobStatus, ProcessStatus, Reason, ReasonKind, Timing
 from making import making
-from supervised import exit_code_of, until_gone
+from supervised import exit_code_of, is_alive, until_gone
 from waiting import until
 
 #: signs of life come often, and all that healthy peers have to be in time for is as long as ever
@@ -101,8 +101,8 @@ def asking():
 
 def test_a_supervisor_that_leaves_has_not_carried_out_what_it_did_not_answer(asking, peer):
     played = peer()
-    reply = asking(played.client.query)
-    played.receive(messages.Query)
+    reply = asking(played.client.kill, "a")
+    played.receive(messages.Kill)
 
     played.send(messages.Exiting())
     played.socket.close()
@@ -178,11 +178,11 @@ def test_a_master_that_was_stopped_itself_does_not_judge(asking, peer, monkeypat
     for _ in range(5):
         # the last of them was sent after it
         played.receive(messages.Ping)
-    reply = asking(played.client.query)
-    request = played.receive(messages.Query)
+    reply = asking(played.client.kill, "a")
+    request = played.receive(messages.Kill)
     played.send(messages.Done(number=request.number))
 
-    assert reply.result(30) == {}
+    assert reply.result(30) is None
     assert not played.ends
 
 
@@ -199,18 +199,19 @@ def test_many_threads_may_close_it_and_more_than_once(asking, own):
 
 
 def test_a_fork_of_the_user_cannot_use_it_and_harms_nothing(supervised):
-    supervised.ready("wait")
+    accepted = supervised.ready("wait")
 
     def use():
         supervised.client.close()
         try:
-            supervised.client.query()
+            supervised.settle()
         except ForkedError:
             return 0
         return 1
 
     assert exit_code_of(use) == 0
-    assert len(supervised.client.query()) == 1
+    supervised.settle()
+    assert all(map(is_alive, accepted.pids))
 
 
 def test_what_cannot_be_sent_harms_nothing(supervised):

@@ -40,7 +40,7 @@ MESSAGES = [
     messages.Submit(number=1, spec=SPEC, environ={"A": "b"}, cwd="/"),
     messages.StatusChanged(job_id="a", status=STATUS),
     messages.Refused(number=2, kind=messages.RefusalKind.DEVICES, words="gpu"),
-    messages.Done(number=3, statuses={"a": STATUS}, words={"m": "w"}),
+    messages.Done(number=3, words={"m": "w"}),
     messages.Ping(),
     messages.Exiting(),
 ]

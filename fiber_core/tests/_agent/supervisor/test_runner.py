@@ -83,7 +83,7 @@ def test_a_program_that_cannot_run_is_refused_with_the_systems_words(supervised,
         supervised.submit(words, cwd=cwd, processes=3)
 
     # nobody hears of it in another way
-    assert supervised.client.query() == {}
+    supervised.settle()
     assert supervised.statuses == {}
 
 

@@ -126,7 +126,7 @@ def test_sigterm_ends_it_in_order(own):
 
 
 def test_interrupts_of_the_terminal_are_not_for_it(supervised):
-    supervised.client.query()
+    supervised.settle()
     supervised.process.send_signal(signal.SIGINT)
 
     assert supervised.run("exit_with", b"\3").exit_code == 3
@@ -134,9 +134,9 @@ def test_interrupts_of_the_terminal_are_not_for_it(supervised):
 
 def test_it_waits_for_its_first_job_and_stays_while_there_is_one(make):
     supervised = make(idle_exit=0.0)
-    assert supervised.client.query() == {}
+    supervised.settle()
     accepted = supervised.ready("wait")
-    supervised.client.query()
+    supervised.settle()
 
     assert is_alive(supervised.process.pid)
     supervised.client.kill(accepted.job_id)
@@ -171,8 +171,8 @@ def test_a_hundred_jobs_leak_no_descriptor(supervised):
         assert supervised.end(each).exit_code == 0
 
     # the files of a job are closed right after its end was reported
-    assert supervised.client.query() == {}
-    assert supervised.client.query() == {}
+    supervised.settle()
+    supervised.settle()
     assert count() <= before
 
 
@@ -209,7 +209,7 @@ def leader(tmp_path):
 def listener_of(supervised):
     """The process of a supervisor that stays in its master's group."""
     # it is there before anything is answered
-    supervised.client.query()
+    supervised.settle()
     if sys.platform != "linux":
         pytest.skip("reads /proc")
     return process_signals.reporter_of(supervised.process.pid)
@@ -225,7 +225,7 @@ def test_those_in_the_foreground_are_interrupted_each_time_and_others_never(lead
         report("ready")
         supervised.lines(front, 2)
         report("once", len(supervised.log(back).splitlines()))
-        report(supervised.end(front).exit_code, supervised.client.query()[back.job_id].state.value)
+        report(supervised.end(front).exit_code, supervised.statuses[back.job_id][-1].state.value)
         """
     )
     assert master.pipe.readline() == "ready\n"
@@ -256,7 +256,7 @@ def in_background(supervised, request):
     while not supervised.client._connection._pending:
         time.sleep(0.001)
     # requests are read in their order, and this one waits for nothing
-    supervised.client.query()
+    supervised.settle()
     return answer
 
 

@@ -519,12 +519,6 @@ class SupervisorClient:
             )
         )
 
-    def query(self, *job_ids: str) -> Mapping[str, JobStatus]:
-        """Statuses of those jobs that the supervisor still has; of all without arguments."""
-        reply = self._ask(lambda number: messages.Query(number=number, job_ids=job_ids or None))
-        assert isinstance(reply, messages.Done)
-        return reply.statuses
-
     def preload(self, modules: tuple[str, ...]) -> Mapping[str, str]:
         """Have modules imported; returns those that failed, with the reason."""
         reply = self._ask(lambda number: messages.Preload(number=number, modules=modules))

@@ -37,7 +37,6 @@ __all__ = [
     "Ping",
     "Pong",
     "Preload",
-    "Query",
     "RefusalKind",
     "Refused",
     "Reply",
@@ -181,7 +180,6 @@ class _Unpickler(pickle.Unpickler):
 
 
 _NOTHING: Mapping[str, str] = {}
-_NO_STATUSES: Mapping[str, JobStatus] = {}
 
 
 @values.frozen
@@ -289,16 +287,6 @@ class Kill:
 
 
 @values.frozen
-class Query:
-    """Ask for the statuses of jobs; :attr:`Done.statuses` has those that are known."""
-
-    #: of this request
-    number: int
-    #: which; None for all of this channel
-    job_ids: tuple[str, ...] | None = None
-
-
-@values.frozen
 class Preload:
     """Import more modules before the next fork; :attr:`Done.words` has the failures."""
 
@@ -336,9 +324,7 @@ class Shutdown:
     number: int
 
 
-Request = (
-    Submit | Signal | Interrupt | Terminate | Kill | Query | Preload | Devices | EndAll | Shutdown
-)
+Request = Submit | Signal | Interrupt | Terminate | Kill | Preload | Devices | EndAll | Shutdown
 
 
 # -- replies ----------------------------------------------------------------------------------------
@@ -385,8 +371,6 @@ class Done:
 
     #: the request's
     number: int
-    #: for :class:`Query`
-    statuses: Mapping[str, JobStatus] = _NO_STATUSES
     #: for :class:`Preload`: failures by module
     words: Mapping[str, str] = _NOTHING
     #: for :class:`Interrupt`: False where the job has ended, or had been sent SIGINT before

@@ -89,7 +89,6 @@ class RequestHandler:
             messages.Interrupt: _typed(messages.Interrupt, self._interrupt),
             messages.Terminate: _typed(messages.Terminate, self._terminate),
             messages.Kill: _typed(messages.Kill, self._kill),
-            messages.Query: _typed(messages.Query, self._query),
             messages.Preload: _typed(messages.Preload, self._preload),
             messages.Devices: _typed(messages.Devices, self._offer),
             messages.EndAll: _typed(messages.EndAll, self._end_all),
@@ -253,14 +252,6 @@ class RequestHandler:
         if entry is not None:
             self._runner.kill(entry)
         channel.send(messages.Done(number=message.number))
-
-    def _query(self, channel: Channel, message: messages.Query) -> None:
-        statuses = {
-            job.id: self._table.status(job.id)
-            for job in self._table.owned_by(channel.owner)
-            if not job.refused and (message.job_ids is None or job.id in message.job_ids)
-        }
-        channel.send(messages.Done(number=message.number, statuses=statuses))
 
     def _preload(self, channel: Channel, message: messages.Preload) -> None:
         channel.send(messages.Done(number=message.number, words=preload(message.modules)))
