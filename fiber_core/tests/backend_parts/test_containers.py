@@ -1,8 +1,11 @@
-"""Whose container does without privileges."""
+"""What backends that run containers have in common."""
+
+import getpass
+import os
 
 import pytest
 
-from fiber.backend_parts.containers import is_reduced
+from fiber.backend_parts.containers import innermost, is_reduced, user_name
 from fiber.model import JobSpec
 
 
@@ -16,3 +19,20 @@ def test_a_setting_says_whose_container_does_without_privileges(security, all_do
 
     assert is_reduced(security, program) is all_do
     assert is_reduced(security, worker) is fibers_own_do
+
+
+def test_the_systems_words_are_told_of_an_error_that_was_wrapped():
+    first, wrapped, last = TimeoutError("no route"), OSError("connect"), ValueError("request")
+    wrapped.__cause__, last.__context__ = first, wrapped
+
+    assert innermost(last) == "no route"
+    assert innermost(KeyError()) == "KeyError"
+
+
+def test_a_user_without_a_name_is_named_by_the_id(monkeypatch):
+    def unnamed():
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr(getpass, "getuser", unnamed)
+
+    assert user_name.__wrapped__() == str(os.getuid())

@@ -10,6 +10,7 @@ import pytest
 from docker import APIClient
 
 from fiber._agent.resources.nvidia import NvidiaProvider
+from fiber.backend_parts.containers import user_name
 from fiber.backend_parts.liveness import Owner
 from fiber.exceptions import BackendError, BackendUnavailableError, ResourceError, SubmitError
 from fiber.model import (
@@ -23,7 +24,6 @@ from fiber.model import (
     Volume,
 )
 from fiber.testing import programs
-from fiber_docker import backend as module
 from fiber_docker.backend import DockerBackend
 from fiber_docker.client import Client
 from fiber_docker.config import DockerConfig
@@ -230,7 +230,7 @@ def test_orphans_are_removed_by_the_next_run_once_their_master_is_proven_dead(
             ("0badcafe", elsewhere, {}),
             ("0badcaff", elsewhere, {"fiber.master-container": around.id}),
         ):
-            of_all = {"fiber.owner": module._owner(), "fiber.detached": "0"}
+            of_all = {"fiber.owner": user_name(), "fiber.detached": "0"}
             labels = {**of_all, "fiber.run": run_id, "fiber.master": master.encode(), **more}
             client.api.create_container(engine.image, ["true"], labels=labels)
 

@@ -1,4 +1,4 @@
-"""What backends that run containers have in common: failures, settings that name values, capabilities.
+"""What backends that run containers have in common: failures, settings, labels, capabilities.
 
 Engines give a container fourteen of Linux's capabilities, of which root has the use. Those that are left are the ones
 by which root reads, writes and gives away the files of others, changes its user and binds low ports: images
@@ -7,12 +7,15 @@ that run as root count on them, also on volumes whose files belong to somebody e
 
 from __future__ import annotations
 
+import functools
+import getpass
+import os
 from typing import Any
 
 from fiber._base import values
 from fiber.model import JobSpec, JobState, JobStatus, Reason, ReasonKind
 
-__all__ = ["UNNEEDED_CAPABILITIES", "failed", "is_reduced", "named"]
+__all__ = ["UNNEEDED_CAPABILITIES", "failed", "innermost", "is_reduced", "named", "user_name"]
 
 #: raw packets (and so others' addresses), devices, ``chroot``, the audit log, and passing
 #: capabilities on
@@ -32,6 +35,24 @@ def failed(kind: ReasonKind, message: str, code: int, host: str | None) -> JobSt
     return JobStatus(
         state=JobState.FAILED, reason=Reason(kind), exit_code=code, message=message, host=host
     )
+
+
+def innermost(error: BaseException) -> str:
+    """Words of the first of a chain of errors: HTTP clients wrap the system's several times."""
+    first = error
+    while (inner := first.__cause__ or first.__context__) is not None:
+        first = inner
+    return str(first) or type(first).__name__
+
+
+@functools.cache
+def user_name() -> str:
+    """The user's name, or id where there is no name, for labels on a platform that others use too."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # a user id without a name
+        return str(os.getuid())
 
 
 def named(separator: str) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import getpass
 import os
 import signal
 import threading
@@ -13,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fiber.abc import Backend
+from fiber.backend_parts.containers import user_name
 from fiber.backend_parts.feed import Feed
 from fiber.exceptions import SubmitError, UnknownJobError
 from fiber.model import (
@@ -175,7 +175,7 @@ class DockerBackend(Backend):
 
     def list(self, run_id: str | None = None) -> Sequence[Job]:
         """Containers of one run, or of all runs of this user; ended ones included."""
-        label = f"fiber.run={run_id}" if run_id else f"fiber.owner={_owner()}"
+        label = f"fiber.run={run_id}" if run_id else f"fiber.owner={user_name()}"
         return [
             job_of(
                 self.name,
@@ -245,7 +245,7 @@ class DockerBackend(Backend):
     @functools.cached_property
     def _swept(self) -> bool:
         """True: once a process, the containers of dead masters are removed."""
-        sweep(self._client, _owner())
+        sweep(self._client, user_name())
         return True
 
     def _container_context(self, spec: JobSpec) -> ContainerContext:
@@ -264,7 +264,7 @@ class DockerBackend(Backend):
             network=self._config.network or facts.network,
             master=master_identity(),
             master_container=facts.container,
-            owner=_owner(),
+            owner=user_name(),
             hosts=hosts,
             can_forbid_privileges=not facts.snap,
             engine_socket=self._socket_for(spec),
@@ -313,13 +313,3 @@ class DockerBackend(Backend):
 def _name(item: Mapping[str, object]) -> str:
     names = item.get("Names")
     return str(names[0]).lstrip("/") if isinstance(names, (list, tuple)) and names else ""
-
-
-@functools.cache
-def _owner() -> str:
-    """Value of the label ``fiber.owner``: the user, on an engine that others use too."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        # a user id without a name
-        return str(os.getuid())

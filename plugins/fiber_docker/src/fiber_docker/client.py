@@ -18,6 +18,7 @@ import urllib3
 from docker.context import ContextAPI
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
+from fiber.backend_parts.containers import innermost
 from fiber.exceptions import BackendError, BackendUnavailableError, SubmitError, UnknownJobError
 from fiber_docker import endpoint
 from fiber_docker.config import DockerConfig
@@ -151,7 +152,7 @@ class Client:
             raise error(msg) from failure
         except (*_CONNECTION_ERRORS, DockerException) as failure:
             msg = (
-                f"the Docker engine at {self.url} cannot be asked to {action}: {_short(failure)}; "
+                f"the Docker engine at {self.url} cannot be asked to {action}: {innermost(failure)}; "
                 f"{_NOT_SHARED if endpoint.has_no_engine(os.environ) else _UNREACHED}"
             )
             raise BackendUnavailableError(msg) from failure
@@ -320,11 +321,3 @@ def engine_message(error: BaseException) -> str:
     if isinstance(explanation, bytes):
         explanation = explanation.decode("utf-8", "replace")
     return str(explanation or error).strip()
-
-
-def _short(error: BaseException) -> str:
-    # urllib3 wraps what the system said several times; the innermost words are the cause
-    seen: BaseException = error
-    while (inner := seen.__cause__ or seen.__context__) is not None:
-        seen = inner
-    return str(seen) or type(seen).__name__

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import getpass
 import itertools
 import logging
 import math
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from fiber.abc import Backend
+from fiber.backend_parts.containers import user_name
 from fiber.backend_parts.feed import Feed
 from fiber.backend_parts.threads import Timers
 from fiber.exceptions import BackendError, SubmitError, UnknownJobError
@@ -73,7 +73,7 @@ class K8sBackend(Backend):
         self._streams = PortForwarder(self._client)
         self._feed = Feed(self._ended)
         self._submitter = JobSubmitter(
-            self.name, self._client, config, self._feed, context.providers, _user()
+            self.name, self._client, config, self._feed, context.providers, user_name()
         )
         self._gangs = PodGroups(self._client, self._submitter, config)
         self._capacity = ClusterCapacity(self._client, context.providers)
@@ -346,7 +346,7 @@ class K8sBackend(Backend):
             found = self._run_objects.get(run_id)
             if found is None:
                 duration = (self._context.lease or 30.0) + self._client.timing.lease_margin
-                found = RunObjects(self._client, run_id, duration, _user())
+                found = RunObjects(self._client, run_id, duration, user_name())
                 self._run_objects[run_id] = found
             return found
 
@@ -414,13 +414,3 @@ class K8sBackend(Backend):
 
 def _is_certain(status: JobStatus | None) -> bool:
     return status is not None and status.state.is_terminal
-
-
-@functools.cache
-def _user() -> str:
-    """Return the user's name, or id without a name; for labels."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        # a user id without a name
-        return str(os.getuid())

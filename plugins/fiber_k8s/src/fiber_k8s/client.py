@@ -16,6 +16,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from fiber.backend_parts.containers import innermost
 from fiber.exceptions import BackendError, BackendUnavailableError, SubmitError
 from fiber.model import Timing
 from fiber_k8s import flow_control
@@ -348,16 +349,8 @@ class Client:
         except (urllib3.exceptions.HTTPError, OSError) as failure:
             host = self._connection.host if self._connection else "the cluster"
             msg = (
-                f"the cluster at {host} cannot be asked to {what}: {_short(failure)}; see whether "
+                f"the cluster at {host} cannot be asked to {what}: {innermost(failure)}; see whether "
                 f"`kubectl get pods` works, and set KUBECONFIG or FIBER_K8S_CONTEXT"
             )
             # without urllib3's chain of wrapped errors, which says no more
             raise BackendUnavailableError(msg) from None
-
-
-def _short(error: BaseException) -> str:
-    # urllib3 wraps the system's error several times; the innermost is the cause
-    seen: BaseException = error
-    while (inner := seen.__cause__ or seen.__context__) is not None:
-        seen = inner
-    return str(seen) or type(seen).__name__
