@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Sets up a checkout and runs it: ``python3 bootstrap.py train`` or ``python3 bootstrap.py test``.
 
-Needs Python 3.10 or later and pip, nothing else. It makes the virtual environment ``.venv`` beside
-this file, installs both packages into it in place, and passes further arguments on. ``test`` runs
-what tells whether Fiber works on this machine; ``test --all`` runs all tests.
+Needs Python 3.10 or later and pip, nothing else; where uv is on PATH too, it installs in a tenth of
+pip's time. The script makes the virtual environment ``.venv`` beside this file, installs both
+packages into it in place, and passes further arguments on. ``test`` runs what tells whether Fiber
+works on this machine; ``test --all`` runs all tests.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -95,7 +97,9 @@ def install(python: Path, extra: str) -> None:
         more += RUNNERS
         for package in BACKENDS:
             more += "-e", str(ROOT / package)
-    pip(python, "install", "-e", f"{core}[{extra}]", "-e", local, *more)
+    words = ("install", "-e", f"{core}[{extra}]", "-e", local, *more)
+    if not uv(python, *words):
+        pip(python, *words)
     STAMP.write_text("\n".join([*done, extra]), encoding="utf-8")
 
 
@@ -174,6 +178,13 @@ def make_venv(python: Path) -> None:
     )
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_PIP:
         pip(python, "install", "--upgrade", "pip")
+
+
+def uv(python: Path, *arguments: str) -> bool:
+    """Whether uv is here and did what pip would; it may not be told of the index that pip is."""
+    if not (program := shutil.which("uv")):
+        return False
+    return subprocess.call([program, "pip", *arguments, "--python", str(python)]) == 0
 
 
 def pip(python: Path, *arguments: str) -> None:

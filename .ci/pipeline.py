@@ -30,7 +30,7 @@ from typing import NoReturn
 
 from changes import GREEN, Changes
 from stages import Lanes, Running, Stage
-from workshop import PUBLIC_PATH, ROOT, VERSIONS, Workshop
+from workshop import PUBLIC_PATH, ROOT, UV_PATH, VERSIONS, Workshop
 
 LOGS = ROOT / ".ci" / "logs"
 #: for all of it, before nobody waits for it any longer
@@ -63,10 +63,13 @@ AT_ONCE_IN_LONGEST = ("-n", "5")
 K8S = "plugins/fiber_k8s/tests"
 #: all tests run it for what their environment has; stages with a framework or MPI run the others
 WHO_CAN_DO_WHAT = "tests/end_to_end/test_who_can_do_what.py"
-#: variables of an ordinary machine, and what pip may need to reach an index; nothing else may decide
+#: variables of an ordinary machine, and what pip and uv may need to reach an index; nothing else may decide
 #: whether tests pass, as PYTHONUNBUFFERED did
 BARE = {"CI", "HOME", "PATH", *(f"{name}_proxy" for name in ("http", "https", "no"))}
-BARE |= {name for name in os.environ if name.startswith("PIP_")} | {n.upper() for n in BARE}
+BARE |= {name for name in os.environ if name.startswith(("PIP_", "UV_"))} | {
+    n.upper() for n in BARE
+}
+BARE |= {"UV_FIND_LINKS", "UV_SYSTEM_CERTS"}
 #: tests of what root may do and others may not: limits, folders, signals, engines
 BY_USERS = (
     "fiber_core/tests/cli",
@@ -199,9 +202,15 @@ def _number(version: str) -> tuple[int, ...]:
 def all_tests(shop: Workshop, it: Running) -> None:
     """The README's command, then the other tests, with nothing else in the environment."""
     python = shop.pythons[shop.main]
+    # pip installs for an ordinary user and a newcomer, in ten times the time
+    environ = {"FIBER_REQUIRE": REQUIRED, "PATH": f"{UV_PATH}{os.pathsep}{os.environ['PATH']}"}
+    # one process rewrites the tests' asserts, which takes 10 s, not each worker
+    it.run(
+        python, "bootstrap.py", "test", "-qq", "-n", "0", "--collect-only", keeps=BARE, **environ
+    )
     for which in ((), ("--part", "rest")):
         words = ("bootstrap.py", "test", *which, "-q", *AT_ONCE_IN_LONGEST)
-        it.tests(python, *words, keeps=BARE, FIBER_REQUIRE=REQUIRED)
+        it.tests(python, *words, keeps=BARE, **environ)
 
 
 def ordinary_user(shop: Workshop, it: Running, half: str = "") -> None:

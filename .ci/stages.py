@@ -107,13 +107,18 @@ class Running:
 
     # -- what a stage does
 
-    def run(self, *argv: str | Path, **environ: str) -> None:
+    def run(self, *argv: str | Path, keeps: Container[str] | None = None, **environ: str) -> None:
         """Run a command.
+
+        Args:
+            argv: the command.
+            keeps: of our environment the names that it has; None for all.
+            environ: what it has besides.
 
         Raises:
             StageError: it ended otherwise than with 0, or not in time.
         """
-        self._succeed(Command(tuple(map(str, argv)), environ))
+        self._succeed(Command(tuple(map(str, argv)), environ, keeps))
 
     def can(self, *argv: str | Path) -> bool:
         """Whether a command ends with 0, which it need not.

@@ -13,13 +13,15 @@ from pathlib import Path
 
 from stages import Running
 
-__all__ = ["PUBLIC_PATH", "ROOT", "VERSIONS", "Workshop"]
+__all__ = ["PUBLIC_PATH", "ROOT", "UV_PATH", "VERSIONS", "Workshop"]
 
 ROOT = Path(__file__).resolve().parents[1]
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 #: the Python that runs all tests, and those that do where it is missing
 _MAIN = ("3.11", "3.12", "3.13", "3.10")
 _TOOLS = ROOT / ".ci" / ".venv"
+#: a folder for PATH that has uv and no other tool
+UV_PATH = _TOOLS / "uv"
 #: the user that owns nothing, and where programs are that it may run
 _NOBODY = 65534
 PUBLIC_PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -94,6 +96,8 @@ class Workshop:
                 _apt(it, f"python{self.main}-venv")
                 it.run(python, "-m", "venv", "--clear", _TOOLS)
             it.run(_TOOLS / "bin" / "pip", "install", "--quiet", "tox>=4.20", "tox-uv>=1.13")
+            UV_PATH.mkdir()
+            (UV_PATH / "uv").symlink_to(_TOOLS / "bin" / "uv")
         # uv reads nothing of what pip was told
         os.environ.setdefault("UV_FIND_LINKS", ",".join(_links()))
         os.environ.setdefault("UV_SYSTEM_CERTS", "true")

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture
 def bootstrap(tmp_path, monkeypatch):
-    """The script as a module whose environment is a temporary one and whose pip only notes."""
+    """The script as a module with a temporary environment, a pip that only notes, and no uv."""
     spec = importlib.util.spec_from_file_location("bootstrap", ROOT / "bootstrap.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -29,6 +29,7 @@ def bootstrap(tmp_path, monkeypatch):
         (folder / "bin" / "python").touch()
 
     monkeypatch.setattr(module, "pip", lambda python, *words: module.calls.append(words))
+    monkeypatch.setattr(module.shutil, "which", lambda name: None)
     monkeypatch.setattr(module, "become", module.programs.append)
     monkeypatch.setattr(module, "make_venv", lambda python: make(module.VENV))
     monkeypatch.chdir(tmp_path)
@@ -100,6 +101,20 @@ def test_what_it_cannot_do_is_told(bootstrap, monkeypatch, words, python, told, 
 
     assert bootstrap.main(words) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_uv_installs_where_it_is_and_pip_where_it_cannot(bootstrap, monkeypatch, tmp_path, code):
+    uv = tmp_path / "uv"
+    uv.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/told\nexit {code}\n')
+    uv.chmod(0o755)
+    monkeypatch.setattr(bootstrap.shutil, "which", {"uv": str(uv)}.get)
+
+    bootstrap.main(["train"])
+
+    told = (tmp_path / "told").read_text()
+    assert told.startswith("pip install -e") and str(bootstrap.VENV / "bin" / "python") in told
+    assert len(bootstrap.calls) == code
 
 
 @pytest.mark.timeout(300)
