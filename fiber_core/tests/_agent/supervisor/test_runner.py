@@ -148,6 +148,20 @@ def test_it_takes_no_page_for_each_job_that_its_supervisor_has(supervised):
 
 
 @linux
+def test_its_supervisor_forgets_its_environment_once_it_runs(supervised):
+    def kilobytes():
+        text = Path(f"/proc/{supervised.process.pid}/smaps_rollup").read_text()
+        return int(text.partition("Anonymous:")[2].split()[0])
+
+    supervised.ready("wait")
+    before = kilobytes()
+    for _ in range(20):
+        supervised.ready("wait", env={"FIBER_TEST": "x" * 500_000})
+
+    assert kilobytes() < before + 4_000
+
+
+@linux
 def test_a_program_has_no_descriptors_but_the_standard_ones(supervised):
     accepted = supervised.submit(["ls", "/proc/self/fd"], private=None)
 

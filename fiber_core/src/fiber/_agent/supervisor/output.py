@@ -227,7 +227,9 @@ class LineTail:
     """
 
     def __init__(self, count: int, width: int = 2000) -> None:
-        self._lines: deque[bytes] = deque(maxlen=count)
+        # there are many that never get one, and a deque takes 760 bytes
+        self._lines: list[bytes] = []
+        self._count = count
         self._width = width
         self._open = False
 
@@ -240,6 +242,7 @@ class LineTail:
             else:
                 self._lines.append(line)
             self._open = not line.endswith(b"\n")
+        del self._lines[: max(0, len(self._lines) - self._count)]
 
     def lines(self) -> tuple[str, ...]:
         """The lines as text, without their newlines."""

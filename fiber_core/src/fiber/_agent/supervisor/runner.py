@@ -92,14 +92,19 @@ class RunningProcess:
 class RunningJob:
     """A job of which something was started."""
 
-    #: how it was started
-    launch: Launch
+    #: its id
+    job_id: str
+    #: what it is started by, until its submitter got the answer that it runs; kept no longer, since
+    #: it has the whole environment
+    launch: Launch | None
+    #: True where the program's terminal interrupts it
+    foreground: bool
+    #: MB of memory that it may have, if limited
+    memory: int | None
     #: where its output is kept
     log: LogFile
     #: its processes by index, as far as they were forked
     processes: dict[int, RunningProcess] = values.field(factory=dict)
-    #: True once its submitter got the answer that it runs
-    answered: bool = False
     #: why it could not be started; the answer once its processes have ended
     refusal: str = ""
     #: the timer that kills it
@@ -282,7 +287,10 @@ class JobRunner:
         )
         confinement, warnings = self._confiner.confine(launch.job_id, spec.resources)
         running = RunningJob(
+            job_id=launch.job_id,
             launch=launch,
+            foreground=spec.foreground,
+            memory=spec.resources.memory,
             log=log,
             confinement=confinement,
             warnings=warnings,
@@ -291,16 +299,14 @@ class JobRunner:
         entry = spec.entry if forks_entries() else None
         for index in range(spec.processes):
             try:
-                self._fork(running, index, entry)
+                self._fork(running, launch, index, entry)
             except OSError as error:
-                self._give_up(running, f"cannot start a process: {error.strerror or error}")
+                self._give_up(running, launch, f"cannot start a process: {error.strerror or error}")
                 return
         if entry is not None:
-            self._answer(running)
+            self._answer(running, launch)
 
-    def _fork(self, running: RunningJob, index: int, entry: str | None) -> None:
-        launch = running.launch
-
+    def _fork(self, running: RunningJob, launch: Launch, index: int, entry: str | None) -> None:
         def plan(*, stdout: int, stderr: int, report: int, channel: int | None) -> ChildPlan:
             return ChildPlan(
                 job_id=launch.job_id,
@@ -351,7 +357,7 @@ class JobRunner:
 
     def _on_readable_report(self, running: RunningJob, process: RunningProcess) -> None:
         self._on_report(running, process)
-        entry = self._table.get(running.launch.job_id)
+        entry = self._table.get(running.job_id)
         if process.interrupted and not process.reporting and entry is not None:
             self.signal(entry, process.index, signal.SIGINT, group=True)
 
@@ -366,19 +372,18 @@ class JobRunner:
         process.failure = words.decode("utf-8", "replace")
         self._loop.forget(process.spawned.report)
         self._descriptors.close(process.spawned.report)
-        entry = self._table.get(running.launch.job_id)
-        if running.answered or entry is None or entry.refused:
+        entry, launch = self._table.get(running.job_id), running.launch
+        if launch is None or entry is None or entry.refused:
             return
         processes = running.processes.values()
-        if process.failure and not running.launch.accepted:
+        if process.failure and not launch.accepted:
             self._refuse(running, process.failure)
         # of one that was accepted and cannot be run its end tells so
         elif not any(p.reporting for p in processes) and not all(p.failure for p in processes):
-            self._answer(running)
+            self._answer(running, launch)
 
-    def _answer(self, running: RunningJob) -> None:
-        running.answered = True
-        launch = running.launch
+    def _answer(self, running: RunningJob, launch: Launch) -> None:
+        running.launch = None
         if launch.accepted:
             for warning in running.warnings:
                 self._on_notice(f"{launch.spec.name}: {warning}")
@@ -390,18 +395,18 @@ class JobRunner:
             launch.answer("", running.warnings)
         self._on_changed(self._table[launch.job_id])
 
-    def _give_up(self, running: RunningJob, words: str) -> None:
-        if not running.launch.accepted:
+    def _give_up(self, running: RunningJob, launch: Launch, words: str) -> None:
+        if not launch.accepted:
             self._refuse(running, words)
             return
-        entry = self._table.abandoned(running.launch.job_id, not_started(words))
+        entry = self._table.abandoned(running.job_id, not_started(words))
         self.kill(entry)
         self._on_changed(entry)
         if not entry.pids:
             self._close(running, entry)
 
     def _refuse(self, running: RunningJob, words: str) -> None:
-        entry = self._table[running.launch.job_id]
+        entry = self._table[running.job_id]
         entry.refused = True
         running.refusal = words
         self.kill(entry)
@@ -470,7 +475,7 @@ class JobRunner:
     def interrupt_from_terminal(self, entry: JobEntry) -> None:
         """Interrupt a job that is in the foreground; others are left alone."""
         running = self._running.get(entry.id)
-        if running is not None and running.launch.spec.foreground:
+        if running is not None and running.foreground:
             self.interrupt(entry)
 
     def terminate(self, entry: JobEntry, grace: float) -> None:
@@ -519,7 +524,7 @@ class JobRunner:
                     changed = self._table.continued(event.pid)
                 else:
                     changed = self._table.stopped(event.pid, event.stopped_by)
-                if changed is not None and self._running[changed.id].answered:
+                if changed is not None and self._running[changed.id].launch is None:
                     self._on_changed(changed)
             else:
                 self._on_process_ended(event)
@@ -546,12 +551,11 @@ class JobRunner:
             relay.finish()
         signum = -os.waitstatus_to_exitcode(event.wait_status)
         requested = signum in entry.sent_signals
-        memory = running.launch.spec.resources.memory
         told = entry.verdict if requested and signum == signal.SIGKILL else None
         report = told or report_exit(
             event.wait_status,
             peak_memory=event.peak_memory,
-            memory_limit=None if memory is None else memory * _MB,
+            memory_limit=None if running.memory is None else running.memory * _MB,
             out_of_memory=signum == signal.SIGKILL
             and not requested
             and running.confinement is not None
@@ -586,7 +590,7 @@ class JobRunner:
             self._remove(running.confinement, _REMOVE_ATTEMPTS)
         del self._running[entry.id]
         self._forget(entry.id)
-        if entry.refused:
+        if entry.refused and running.launch is not None:
             running.launch.answer(running.refusal, ())
 
     def _remove(self, confinement: Confinement, attempts: int) -> None:
