@@ -3,9 +3,9 @@
 The gate is what depends on the files that differ from the last commit at which the whole passed (see
 ``changes.py``), and always: the README's test command, the core on the main Python, what follows the
 standard library on an old and a new one, one file of scenarios for each engine, style, types,
-documentation, wheels and examples. On engines, other Pythons and for other users it runs half of
-the tests, another half at each commit: most of what these cost is processes, containers, hosts and
-batch jobs which start and end. The whole is every test everywhere; it is run before an issue is closed,
+documentation, wheels and examples. On engines, other Pythons, for other users, with other libraries,
+frameworks and MPIs it runs half of the tests, another half at each commit: most of what these cost is
+processes, containers, hosts and batch jobs which start and end. The whole is every test everywhere; it is run before an issue is closed,
 and its success is written into ``.ci/green``.
 
 Stages run side by side in lanes. Every stage runs; any failure fails. A test that failed and passes
@@ -342,18 +342,20 @@ def core_on_ssh(shop: Workshop, it: Running, half: str = "") -> None:
     on_engine(shop, it, "-n", "2", "--fiber-backend", "ssh", *OF_CORE, half=half)
 
 
-def mpi(shop: Workshop, it: Running) -> None:
+def mpi(shop: Workshop, it: Running, half: str = "") -> None:
     """Each MPI in an environment of its own; Debian's is the system's. Then over each backend."""
     required = f"{REQUIRED},mpi"
     shop.environment(it, "mpi")
     it.run(ROOT / ".tox/mpi-tests/bin/python", "tests/support/mpi_stacks.py")
-    shop.tox_tests(it, "mpi", FIBER_REQUIRE=required)
+    shop.tox_tests(it, "mpi", f"--half={half}", FIBER_REQUIRE=required)
     files = ("fiber_docker/tests", "fiber_ssh/tests/end_to_end", "fiber_k8s/tests/end_to_end")
     over = (f"plugins/{folder}/test_mpirun.py" for folder in files)
-    on_engine(shop, it, "-m", "mpi", "-k", "find_each_other", *over, FIBER_REQUIRE=required)
+    each_other = ("-m", "mpi", "-k", "find_each_other")
+    on_engine(shop, it, *each_other, *over, half=half, FIBER_REQUIRE=required)
     words = ("--fiber-backend", "slurm", "-m", "mpi", "-k", "find_each_other or lost_member")
-    on_engine(shop, it, *words, "tests/end_to_end/test_mpirun.py", FIBER_REQUIRE=required)
-    on_engine(shop, it, "-k", "mpirun", WHO_CAN_DO_WHAT, FIBER_REQUIRE=required)
+    file = "tests/end_to_end/test_mpirun.py"
+    on_engine(shop, it, *words, file, half=half, FIBER_REQUIRE=required)
+    on_engine(shop, it, "-k", "mpirun", WHO_CAN_DO_WHAT, half=half, FIBER_REQUIRE=required)
 
 
 def static(shop: Workshop, it: Running) -> None:
@@ -367,7 +369,7 @@ def wheels(shop: Workshop, it: Running) -> None:
     shop.tox_tests(it, "wheels")
 
 
-def examples(shop: Workshop, it: Running) -> None:
+def examples(shop: Workshop, it: Running, half: str = "") -> None:
     """Every example as a user runs it, and what takes a framework that can be had."""
     python = shop.environment(it, "examples")
     required = REQUIRED
@@ -379,13 +381,14 @@ def examples(shop: Workshop, it: Running) -> None:
         it.say("JAX cannot be had: its example is untested")
     if shop.add(it, python, "-e", "plugins/fiber_ssh"):
         required += ",fiber_ssh"
-    shop.tox_tests(it, "examples", "-n", "2", FIBER_REQUIRE=required)
+    half = f"--half={half}"
+    shop.tox_tests(it, "examples", "-n", "2", half, FIBER_REQUIRE=required)
     files = (
         "fiber_core/tests/_ring/frameworks",
         "fiber_core/tests/_objects/memory/test_tensors.py",
         "fiber_core/tests/_agent/job/test_remote_tensors.py",
     )
-    words = (python, "-m", "pytest", "-q", "-n", "2")
+    words = (python, "-m", "pytest", "-q", "-n", "2", half)
     it.tests(*words, *files, FIBER_REQUIRE=required)
     it.tests(*words, "-k", "torch or JAX", WHO_CAN_DO_WHAT, FIBER_REQUIRE=required)
 
@@ -395,13 +398,13 @@ def examples_brief(shop: Workshop, it: Running) -> None:
     shop.tox_tests(it, "examples", "-n", "2")
 
 
-def libraries(shop: Workshop, it: Running) -> None:
+def libraries(shop: Workshop, it: Running, half: str = "") -> None:
     """Libraries that take our pool, context or executor in place of the stdlib's."""
     python = shop.environment(it, "libraries")
     required = f"{REQUIRED},{LIBRARIES}"
     if shop.add_torch(it, python, "stable-baselines3>=2.4"):
         required += ",stable_baselines3,torch"
-    shop.tox_tests(it, "libraries", FIBER_REQUIRE=required)
+    shop.tox_tests(it, "libraries", f"--half={half}", FIBER_REQUIRE=required)
 
 
 def fuzz(shop: Workshop, it: Running) -> None:

@@ -88,6 +88,9 @@ def test_half_the_tests_run_another_half_by_another_seed_and_what_failed_runs_ag
     assert failed("1", "--last-failed") == first
     assert failed("3") != first
     assert "3 passed" in run(tmp_path, "--half", "1", "test_plain.py").stdout
+    # of one test that is chosen by its name, that one
+    one = ("-k", "test_other", "test_plain.py")
+    assert ["1 passed" in run(tmp_path, "--half", seed, *one).stdout for seed in "12"] == [True] * 2
 
 
 def test_where_nothing_follows_there_is_nothing_to_run(tmp_path):

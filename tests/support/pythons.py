@@ -13,7 +13,7 @@ of its cases; the programs of tests/compat are no cases, but each of them anothe
 standard library does. What is named below runs on the main Python alone: it is one piece of code, and
 does not depend on the Python.
 
-``--half SEED`` runs of whatever else is chosen half the tests, another half by each seed.
+``--half SEED`` runs of whatever else is chosen, by ``-k`` and ``-m`` too, half the tests, another half by each seed.
 """
 
 import functools
@@ -89,6 +89,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if is_left and not _follows(collection_path) else None
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     part, half = config.option.part, config.option.half
     # of what has failed in a part, other cases are not collected, and nothing is left to choose
