@@ -6,9 +6,8 @@ that programs whose jobs are forked on this host do not import it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import os
-import select
 import signal
 import threading
 import time
@@ -27,6 +26,7 @@ from fiber._launch.environ import public_and_private
 from fiber._launch.submit_proxy import SubmitProxy
 from fiber._wire import codec, frames
 from fiber._wire.frames import Kind
+from fiber.backend_parts.standard_streams import write_all
 from fiber.exceptions import FiberError, WireError
 from fiber.model import JobState, JobStatus, Reason, ReasonKind
 
@@ -43,7 +43,6 @@ __all__ = ["OutputPrinter"]
 
 #: bytes that wait for a terminal that takes none, before the first of them are dropped
 _MAX_PENDING = 1 << 24
-_PIECE = 1 << 12
 
 
 class OutputPrinter:
@@ -105,24 +104,12 @@ class OutputPrinter:
                     return
                 stream, data = self._pieces.popleft()
                 self._size -= len(data)
-            _put(stream, data)
+            # its reader may be gone: the bytes are dropped
+            with contextlib.suppress(OSError):
+                write_all(stream, data)
             with self._changed:
                 self._done += 1
                 self._changed.notify_all()
-
-
-def _put(stream: int, data: bytes) -> None:
-    while data:
-        try:
-            data = data[os.write(stream, data[:_PIECE]) :]
-        except BlockingIOError:
-            # the terminal or pipe was made non-blocking: wait for it
-            poll = select.poll()
-            poll.register(stream, select.POLLOUT)
-            poll.poll()
-        except OSError:
-            # its reader has gone; the bytes are dropped
-            return
 
 
 log = logging.getLogger("fiber")

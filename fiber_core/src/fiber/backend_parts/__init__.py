@@ -18,6 +18,7 @@
 * ``outage``: for how long calls are retried while a platform does not answer, and when users get a
   notice.
 * ``private``: places where a program finds its private instructions, and their encryption (``seal``).
+* ``standard_streams``: passes this program's standard streams on to and from programs elsewhere.
 * ``threads``: :class:`~fiber.backend_parts.threads.ThreadPool`, which makes a platform's slow
   calls.
 

@@ -6,17 +6,17 @@ The client knows nothing of this process's streams.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 from fiber._agent.supervisor.output import LineBuffer, LinePrefix, LineTail
+from fiber.backend_parts.standard_streams import pieces, write_all
 from fiber_docker.client import Client
 from fiber_docker.stream import STDERR, STDOUT, Stream
 
-__all__ = ["OutputForwarder", "execute", "write"]
+__all__ = ["OutputForwarder", "execute"]
 
 
 #: last lines that are remembered
@@ -106,29 +106,14 @@ class OutputForwarder:
 
     def _put(self, number: int, data: bytes) -> None:
         self._is_writing = True
-        write(number, self._prefixes[number].feed(data))
+        _write(number, self._prefixes[number].feed(data))
         self._is_writing = False
 
 
-def write(number: int, data: bytes) -> None:
-    """Write all data to this process's stdout (1) or stderr (2), under a lock."""
-    with _write_lock:
-        while data:
-            try:
-                data = data[os.write(number, data) :]
-            except BlockingIOError:
-                # the terminal or pipe was made non-blocking by another program
-                import select
-
-                poll = select.poll()
-                poll.register(number, select.POLLOUT)
-                poll.poll()
-            except OSError:
-                # its reader has gone
-                return
-
-
-_PIECE = 1 << 16
+def _write(number: int, data: bytes) -> None:
+    # what nobody reads is dropped
+    with _write_lock, contextlib.suppress(OSError):
+        write_all(number, data)
 
 
 def execute(
@@ -151,10 +136,10 @@ def execute(
     try:
         if tty:
             while data := stream.read_raw():
-                write(STDOUT, data)
+                _write(STDOUT, data)
         else:
             while (piece := stream.read()) is not None:
-                write(*piece)
+                _write(*piece)
     finally:
         stream.close()
     with client.translate_errors("report how a program ended"):
@@ -164,7 +149,6 @@ def execute(
 def _copy_input(stdin: BinaryIO, stream: Stream) -> None:
     # a program that has ended reads no more
     with contextlib.suppress(OSError):
-        read = getattr(stdin, "read1", stdin.read)
-        while data := read(_PIECE):
+        for data in pieces(stdin):
             stream.write(data)
         stream.end_input()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import select
 import shutil
 import socket
@@ -18,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import BinaryIO
 
+from fiber.backend_parts.standard_streams import pieces, write_all
 from fiber.exceptions import BackendError, BackendUnavailableError
 from fiber_k8s.client import Client
 from fiber_k8s.manifest import CONTAINER
@@ -30,7 +30,6 @@ log = logging.getLogger("fiber")
 #: subprotocols; v5 can close standard input (since Kubernetes 1.30)
 _NEWER, _OLDER = "v5.channel.k8s.io", "v4.channel.k8s.io"
 _STDIN, _STDOUT, _STDERR, _STATUS, _SIZE, _CLOSE_STREAM = 0, 1, 2, 3, 4, 255
-_CHUNK = 64 * 2**10
 #: chunks of standard input that wait to be sent, at most
 _STDIN_CHUNKS = 16
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
@@ -43,7 +42,7 @@ def execute(
     *,
     stdin: BinaryIO | None = None,
     tty: bool = False,
-    write: Callable[[int, bytes], None] | None = None,
+    write: Callable[[int, bytes], object] = write_all,
 ) -> int:
     """Run a program in a job's container; return its exit code.
 
@@ -72,7 +71,7 @@ def execute(
             "for ever; that takes Kubernetes 1.30: run it without -i"
         )
         raise BackendError(msg)
-    session = _ExecSession(pod, opened, write or _write, client.timing.ping)
+    session = _ExecSession(pod, opened, write, client.timing.ping)
     try:
         if tty:
             size = shutil.get_terminal_size()
@@ -136,7 +135,7 @@ class _ExecSession:
     """Running program; the caller's thread receives, a thread of its own reads stdin."""
 
     def __init__(
-        self, pod: str, websocket: WebSocket, write: Callable[[int, bytes], None], ping: float
+        self, pod: str, websocket: WebSocket, write: Callable[[int, bytes], object], ping: float
     ) -> None:
         self._pod = pod
         self._ping = ping
@@ -160,9 +159,10 @@ class _ExecSession:
         """Start a thread that sends a stream as standard input, to its end."""
 
         def feed() -> None:
-            read = getattr(stdin, "read1", stdin.read)
-            while not self._closed and (data := read(_CHUNK)):
+            for data in pieces(stdin):
                 self._stdin_slots.acquire()
+                if self._closed:
+                    return
                 self.send(_STDIN, data)
             self.send(_CLOSE_STREAM, bytes([_STDIN]))
 
@@ -216,9 +216,3 @@ class _ExecSession:
             self._write(channel[0], body)
         elif channel == bytes([_STATUS]):
             self._status += body
-
-
-def _write(where: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(where, view) :]

@@ -11,12 +11,13 @@ import secrets
 import shutil
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 from typing import BinaryIO
 
 import paramiko
 
+from fiber.backend_parts.standard_streams import pieces, write_all
 from fiber.exceptions import BackendError, BackendUnavailableError
 from fiber_ssh.agent_link import AgentLink
 from fiber_ssh.connect import CONNECTION_ERRORS
@@ -99,20 +100,15 @@ def _send_environment(link: AgentLink, timeout: float) -> str:
     return path
 
 
-def _copy_out(read: object, descriptor: int) -> None:
-    assert callable(read)
+def _copy_out(read: Callable[[int], bytes], descriptor: int) -> None:
     with contextlib.suppress(OSError):
         while data := read(_PIECE):
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
+            write_all(descriptor, data)
 
 
 def _copy_in(stdin: BinaryIO, channel: paramiko.Channel) -> None:
     # a program that ended reads no more, and nor does one whose connection was cut
     with contextlib.suppress(*CONNECTION_ERRORS):
-        # not read(): what is typed must not wait for a full piece
-        read = getattr(stdin, "read1", None) or stdin.read
-        while data := read(_PIECE):
+        for data in pieces(stdin):
             channel.sendall(data)
         channel.shutdown_write()

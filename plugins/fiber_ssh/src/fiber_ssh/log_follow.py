@@ -24,7 +24,7 @@ class LogFollower:
     #: the job
     job_id: str
     #: called with the stream, 0 or 1, and the bytes of each piece
-    sink: Callable[[int, bytes], None]
+    sink: Callable[[int, bytes], object]
     #: called at the end, with the error if there was one
     on_end: Callable[[BackendError | None], None]
     #: only so many last lines; None for all
@@ -59,7 +59,7 @@ class LogFollowers:
     def add(
         self,
         job_id: str,
-        sink: Callable[[int, bytes], None],
+        sink: Callable[[int, bytes], object],
         on_end: Callable[[BackendError | None], None],
         *,
         tail: int | None = None,

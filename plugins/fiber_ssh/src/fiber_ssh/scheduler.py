@@ -7,6 +7,7 @@ queries to the agents of all hosts, and the search for a job that another progra
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 import time
@@ -14,8 +15,11 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from fiber._agent.supervisor.output import LinePrefix
+from fiber._base.threads import CallbackThread
 from fiber.abc import ResourceProvider
 from fiber.backend_parts.feed import Feed
+from fiber.backend_parts.standard_streams import write_all
 from fiber.exceptions import (
     BackendError,
     BackendUnavailableError,
@@ -29,7 +33,6 @@ from fiber_ssh.agent_link import AgentLink, Request
 from fiber_ssh.config import SshConfig
 from fiber_ssh.host_state import HostState, HostStates, LeaseMonitor
 from fiber_ssh.hosts import Host
-from fiber_ssh.output import OutputWriter, forward_output
 from fiber_ssh.placement import HostCapacity, choose, waiting_for
 from fiber_ssh.remote.wire import Message
 from fiber_ssh.routes import Route, Router
@@ -83,7 +86,8 @@ class JobScheduler:
         self._changed = threading.Condition(threading.RLock())
         self._submissions: dict[str, Submission] = {}
         self._queue: dict[str, Submission] = {}
-        self._output_writer = OutputWriter()
+        # apart, so that a terminal that blocks holds up this thread alone
+        self._output = CallbackThread("fiber-output")
         self._lease_monitor = LeaseMonitor(
             lease,
             timing,
@@ -288,7 +292,7 @@ class JobScheduler:
             "submit", {"job": fields}, lambda request: self._on_answer(submission, request)
         )
         if not spec.detached:
-            forward_output(self._output_writer, link, submission)
+            forward_output(self._output, link, submission)
 
     def _requeue(self, submission: Submission, host_state: HostState) -> None:
         """Queue a job again whose host has dropped before the job was sent to it."""
@@ -435,11 +439,34 @@ class JobScheduler:
         with contextlib.ExitStack() as stack:
             # each also where one before it fails, or Ctrl-C cuts it short
             stack.callback(self.feed.close)
-            stack.callback(self._output_writer.close)
+            stack.callback(self._output.close, 5.0)
             stack.callback(self.host_states.close, self.run_id)
             stack.callback(self._lease_monitor.close)
             if self.run_id is not None:
                 self.cancel_waiting(self.run_id)
+
+
+def forward_output(thread: CallbackThread, link: AgentLink, submission: Submission) -> None:
+    """Follow a job's output from its beginning to its end, and write it with the job's prefix.
+
+    Args:
+        thread: writes to descriptors 1 and 2.
+        link: the connection to the job's host, to which the job was submitted before.
+        submission: the job.
+    """
+    prefix = f"[{submission.spec.name}] " if submission.spec.log_prefix else ""
+    marks = [LinePrefix(prefix.encode("utf-8", "replace")) for _ in range(2)]
+
+    def write(stream: int, data: bytes) -> None:
+        # without a reader, output is dropped: jobs must not wait for it
+        with contextlib.suppress(OSError):
+            write_all(stream + 1, marks[stream].feed(data))
+        link.notify("took", number=one.number, count=len(data))
+
+    one = link.followers.add(
+        submission.job.id, functools.partial(thread.put, write), lambda _: None
+    )
+    link.follow(one)
 
 
 def query_all(

@@ -31,6 +31,7 @@ from fiber._ring.reachability import Presence, probe
 from fiber._ring.timing import MpiTiming
 from fiber._runtime import runtime
 from fiber._wire.accept_thread import AcceptThread, private_listener
+from fiber.backend_parts.standard_streams import write_all
 
 __all__ = [
     "AGENT",
@@ -209,8 +210,8 @@ class AgentCall:
         """Write to the agent's standard output or errors."""
         with self._writing, contextlib.suppress(OSError):
             # their reader may have gone, and so may the agent
-            while data and not self._closed:
-                data = data[os.write(self._streams[number], data) :]
+            if not self._closed:
+                write_all(self._streams[number], data)
 
     def ended(self, code: int) -> None:
         """Answer with the command's exit code, or minus its signal."""

@@ -51,6 +51,7 @@ from fiber._ring.mpi.ranks import wrapped
 from fiber._ring.protocol import Hello, Probe, ProbeResult
 from fiber._ring.timing import MpiTiming, RingTiming
 from fiber._runtime import runtime
+from fiber.backend_parts.standard_streams import write_all
 from fiber.exceptions import FiberError
 from fiber.process import requested
 
@@ -588,5 +589,4 @@ def _read(protocol: MpiProtocol, ending: int) -> None:
 def _write(stream: int, data: bytes) -> None:
     # the reader may have gone; the run goes on
     with contextlib.suppress(OSError):
-        while data:
-            data = data[os.write(stream, data) :]
+        write_all(stream, data)

@@ -28,6 +28,7 @@ from fiber.backend_parts.batch.system import Batch, BatchSystem, Phase, Row, scr
 from fiber.backend_parts.feed import Feed
 from fiber.backend_parts.liveness import Liveness, Observation
 from fiber.backend_parts.logfile import read_log
+from fiber.backend_parts.standard_streams import pieces
 from fiber.exceptions import (
     BackendError,
     BackendUnavailableError,
@@ -54,7 +55,6 @@ __all__ = ["BatchBackend"]
 _ABSENT = 2
 #: part of a short time limit before whose end a job gets no more work
 _SHARE = 10
-_PIECE = 64 * 1024
 
 
 @values.define(kw_only=True)
@@ -720,10 +720,9 @@ def _kind(spec: JobSpec) -> Any:
 
 
 def _copy_in(source: BinaryIO, sink: Any) -> None:
-    read = getattr(source, "read1", None) or source.read
     # a program that ended reads no more
     with contextlib.suppress(OSError, ValueError):
-        while data := read(_PIECE):
+        for data in pieces(source):
             sink.write(data)
             sink.flush()
     with contextlib.suppress(OSError):
