@@ -65,6 +65,7 @@ NEEDLESS = {
     "psutil",
     "pynng",
     "rich",
+    "sysconfig",
 }
 #: no worker needs them, and each would import them
 NEEDLESS_IN_WORKERS = NEEDLESS | {"logging", "secrets", "shutil", "tempfile", "traceback"}

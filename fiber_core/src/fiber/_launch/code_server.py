@@ -16,7 +16,6 @@ import os
 import pkgutil
 import re
 import sys
-import sysconfig
 from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path, PurePosixPath
@@ -214,7 +213,7 @@ class CodeServer:
             roots.append(Path(roots[0], folders[1]).parent)
         self._roots = tuple(dict.fromkeys(root.absolute() for root in roots))
         self._ignores = {root: Ignore(root) for root in self._roots}
-        self._installed = tuple({f"{path}{os.sep}" for path in sysconfig.get_paths().values()})
+        self._installed = module_server.installed_folders()
         #: digests that were sent in answers, and may be requested
         self._contents: dict[str, Path | bytes] = {}
         self._fiber_names: frozenset[str] | None = None

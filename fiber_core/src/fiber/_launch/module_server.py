@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import site
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
@@ -22,6 +23,13 @@ _seen: tuple[int, str] = (-1, "")
 _names: frozenset[str] = frozenset()
 
 
+def installed_folders() -> tuple[str, ...]:
+    """Folders of the standard library and of installed packages, as beginnings of paths."""
+    # site is there since the interpreter's start; sysconfig takes a millisecond of a first result
+    folders = str(Path(os.__file__).parent), *site.getsitepackages()
+    return tuple(f"{folder}{os.sep}" for folder in folders)
+
+
 def own_names() -> frozenset[str]:
     """Top-level names of loaded modules that are not installed packages."""
     global _seen, _names  # noqa: PLW0603 - a cache, renewed when modules were added
@@ -29,10 +37,7 @@ def own_names() -> frozenset[str]:
     now = len(sys.modules), next(reversed(sys.modules))
     if now != _seen:
         _seen = now
-        # imported here, since no child of a child needs it
-        import sysconfig
-
-        installed = tuple({f"{path}{os.sep}" for path in sysconfig.get_paths().values()})
+        installed = installed_folders()
         _names = frozenset(
             name.partition(".")[0]
             for name, module in list(sys.modules.items())
