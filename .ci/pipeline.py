@@ -246,9 +246,9 @@ def followers(shop: Workshop, it: Running, version: str, half: str = "") -> None
 
 
 def _on_python(shop: Workshop, it: Running, version: str, part: str, *words: str) -> None:
-    factor = f"py{version.replace('.', '')}"
-    for distribution in ("core", "local"):
-        shop.tox_tests(it, f"{factor}-{distribution}", "--part", part, *AT_ONCE, *words)
+    # all tests in one session and one environment: they differ in nothing but their folders
+    words = ("--part", part, *AT_ONCE, *words, "plugins/fiber_local/tests")
+    shop.tox_tests(it, f"py{version.replace('.', '')}-core", *words)
 
 
 def python314(shop: Workshop, it: Running) -> None:
@@ -316,7 +316,8 @@ def k8s_on_containers(shop: Workshop, it: Running, half: str = "") -> None:
 
 def by_messages(shop: Workshop, it: Running, half: str = "") -> None:
     """Objects of one host as they are between hosts: by messages, on Unix sockets and over TLS."""
-    python = shop.environment(it, f"py{shop.main.replace('.', '')}-core")
+    # which has what that of the core has, and is there
+    python = shop.environment(it, f"py{shop.main.replace('.', '')}-docker")
     words = (python, "-m", "pytest", "-q", "-n", "2", f"--half={half}")
     it.tests(*words, *OF_OBJECTS, FIBER_KERNEL_OBJECTS="false")
     # what is in nng's buffers when a process is killed is lost; what nobody disturbs goes over TLS in
