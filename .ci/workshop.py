@@ -62,6 +62,11 @@ class User:
         """The user's checkout."""
         return self.home / "clone"
 
+    @property
+    def programs(self) -> Path:
+        """A folder for PATH, with uv: ours may be where the user may not look."""
+        return self.home / "bin"
+
 
 class Workshop:
     """The tools of a run, made where they are missing."""
@@ -113,6 +118,8 @@ class Workshop:
         user = User((*become, pythons[-1]), Path(tempfile.mkdtemp(prefix="fiber-user-")))
         self._homes.append(user.home)
         it.run("git", "clone", "--quiet", ROOT, user.clone)
+        user.programs.mkdir()
+        shutil.copy(UV_PATH / "uv", user.programs)
         it.run("chown", "--recursive", f"{_NOBODY}:{_NOBODY}", user.home)
         return user
 

@@ -12,7 +12,7 @@ import ci_scripts
 from commands import ran
 
 ROOT = Path(__file__).parents[2]
-USER = SimpleNamespace(python=["python"], home=Path("home"), clone=Path("clone"))
+USER = SimpleNamespace(python=["python"], home=Path("home"), clone=Path("clone"), programs="bin")
 SHOP = SimpleNamespace(
     main="3.11",
     pythons=dict.fromkeys(["3.10", "3.11", "3.13", "3.12"], ""),
