@@ -38,6 +38,7 @@ class Node:
         linger: float = 5.0,
         timing: Timing = Timing(),
         kernel_objects: bool = False,
+        scheme: str = "ipc",
     ):
         mine = hello(ident)
         self.hello = mine if host is None else attrs.evolve(mine, host=host)
@@ -52,7 +53,7 @@ class Node:
         self.instructions = None
         self.router = Router(self)  # type: ignore[arg-type] # it has what the router uses
         self.endpoint = Endpoint(RUN, self.hello, self.reactor)
-        self.endpoint.listen(address("ipc", folder))
+        self.endpoint.listen(address(scheme, folder))
         self._targets = itertools.count(1)
         self._clients: dict[str, Client] = {}
         self.store = Store(self)  # type: ignore[arg-type] # it has what a store uses

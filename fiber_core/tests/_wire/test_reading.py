@@ -33,7 +33,7 @@ class Casts:
         """It keeps nothing."""
 
 
-@pytest.fixture(params=["ipc", "tls+tcp"])
+@pytest.fixture(params=["unix", "ipc", "tls+tcp"])
 def listening(request, listen):
     made = listen(request.param)
     made.endpoint.serve(1, Casts())
@@ -126,15 +126,23 @@ def interrupted_while_read(reading, number, wait, act):
     return found
 
 
+@pytest.mark.parametrize("scheme", ["unix", "ipc"])
 @pytest.mark.parametrize("side", ["owner", "other"])
-def test_an_interrupt_anywhere_takes_nothing_with_it_and_brings_nothing_twice(folder, side):
+def test_an_interrupt_anywhere_takes_nothing_with_it_and_brings_nothing_twice(folder, side, scheme):
     with contextlib.closing(World(folder)) as world:
-        owner, other = world.node("owner"), world.node("other")
+        owner, other = world.node("owner", scheme=scheme), world.node("other")
         mine = owner.queue()
         theirs = other.remote(mine)
         here, there = (mine, theirs) if side == "owner" else (theirs, mine)
         client = other.client(owner.endpoint.urls[0])
-        reading = owner.endpoint._reading if side == "owner" else client._reading
+        for _ in range(2):
+            # from now on it is the one that writes
+            put(theirs, b"0")
+            assert take(mine) == b"0"
+        peer = mine.only_writer(0)
+        assert peer.hello.ident == "other"
+        until(lambda: owner.endpoint.reading_of(peer) is not None)
+        reading = owner.endpoint.reading_of(peer) if side == "owner" else client._reading
 
         def exchange(number):
             item = b"%d" % number
@@ -147,9 +155,10 @@ def test_an_interrupt_anywhere_takes_nothing_with_it_and_brings_nothing_twice(fo
         assert next(number for number in itertools.count(1) if not exchange(number)) > 20
 
 
-def test_a_permit_that_comes_with_an_interrupt_anywhere_is_kept_or_given_back(folder):
+@pytest.mark.parametrize("scheme", ["unix", "ipc"])
+def test_a_permit_that_comes_with_an_interrupt_anywhere_is_kept_or_given_back(folder, scheme):
     with contextlib.closing(World(folder)) as world:
-        owner, other = world.node("owner"), world.node("other")
+        owner, other = world.node("owner", scheme=scheme), world.node("other")
         lock = owner.make(OwnedSemaphore, ObjectKind.LOCK, SemaphoreState(1, 1))
         theirs = other.remote(lock)
         reading = other.client(owner.endpoint.urls[0])._reading

@@ -99,7 +99,7 @@ def test_a_reader_interrupted_during_a_read_gets_the_end(ours, theirs, number, m
     def feed(data):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(theirs._deframer, "feed", feed)
+    monkeypatch.setattr(theirs.deframer, "feed", feed)
     with pytest.raises(KeyboardInterrupt):
         theirs.receive()
     monkeypatch.undo()

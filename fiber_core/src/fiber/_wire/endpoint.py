@@ -62,7 +62,8 @@ class Peer:
     """A process connected to our endpoint: on one pipe, proven once :attr:`hello` is set."""
 
     def __init__(self, endpoint: Endpoint, listener: Listener, pipe: int) -> None:
-        self._endpoint = endpoint
+        #: where it is connected
+        self.endpoint = endpoint
         self._listener = listener
         self._window = listener.window
         self._pipe = pipe
@@ -92,7 +93,7 @@ class Peer:
     @property
     def auth_domain(self) -> str | None:
         """Authentication domain that it proved to be of; None for a process of this run."""
-        return self._endpoint.auth_domain
+        return self.endpoint.auth_domain
 
     @property
     def address(self) -> tuple[str, int] | str:
@@ -102,7 +103,7 @@ class Peer:
     @property
     def is_same_host(self) -> bool:
         """True where it is on this host and connected over a Unix or IPC socket."""
-        host = self._endpoint.hello.host
+        host = self.endpoint.hello.host
         return self.hello is not None and self.hello.host == host and not self.address
 
     def __repr__(self) -> str:
@@ -120,7 +121,7 @@ class Peer:
 
         Callable from any thread; returns at once; nothing happens where the peer is gone.
         """
-        max_frame = self._endpoint.max_frame
+        max_frame = self.endpoint.max_frame
         size = sum(map(len, segments))
         is_whole = size + frames.HEADER.size <= max_frame
         with self._lock:
@@ -186,7 +187,7 @@ class Peer:
 
     def close(self) -> None:
         """Close the connection; services are notified as of any loss."""
-        self._endpoint.cut(self._listener, self._pipe)
+        self.endpoint.cut(self._listener, self._pipe)
 
     # -- for the endpoint only
 
@@ -339,8 +340,14 @@ class Endpoint:
         self._reading = nng.reading
         return nng.listen(url, self.credentials)
 
+    def reading_of(self, peer: Peer | None) -> Reading | None:
+        """The reading of a peer that is connected here, or of many; None where no thread that waits takes part."""
+        mine = peer if peer is not None and peer.endpoint is self else None
+        return (None if mine is None else mine.reading) or self._reading
+
     def wait(
         self,
+        reading: Reading,
         target: int,
         look: Callable[[Peer, Message], Action | None],
         is_over: Callable[[], bool],
@@ -349,13 +356,12 @@ class Endpoint:
         """Read in the handler thread's place, see :meth:`~fiber._wire.reading.Reading.wait`.
 
         Args:
+            reading: which, see :meth:`reading_of`.
             target: whose messages the thread waits for.
             look: called with each of them.
             is_over: see there.
             timeout: see there.
         """
-        if self._reading is None:
-            return False
 
         def look_at(pipe: int, data: frames.Buffer) -> Action | None:
             peer = None if self._closed else self._peers.get(pipe)
@@ -364,12 +370,7 @@ class Endpoint:
                 return None
             return look(peer, message)
 
-        return self._reading.wait(look_at, is_over, timeout)
-
-    def wake(self) -> None:
-        """Have the thread in :meth:`wait` look whether it is over."""
-        if self._reading is not None:
-            self._reading.wake()
+        return reading.wait(look_at, is_over, timeout)
 
     def serve(self, target: int, service: Service) -> None:
         """Register the service for a target."""

@@ -46,24 +46,17 @@ _TIME = struct.Struct("@ll")
 _FLAGS = (socket.MSG_NOSIGNAL,)
 
 
-class _Connection:
-    """An accepted connection and what waits to be sent on it."""
+class _Source:
+    """One side of a connection, whose frames are looked at before they are consumed, see :class:`~fiber._wire.reading.Source`."""
 
-    def __init__(self, connection: socket.socket, number: int) -> None:
+    def __init__(self, connection: socket.socket, number: int, limit: int) -> None:
         self.socket = connection
         self.number = number
+        #: readable where there is something to receive, or the peer is gone
         self.fd = connection.fileno()
-        self.deframer = frames.Deframer(frames.MAX_UNPROVEN)
-        self.lock = threading.Lock()
-        #: buffers that the socket had no room for
-        self.waiting: deque[memoryview] = deque()
-        self.is_closed = False
-        #: its reading, once a thread has waited for one of its frames
-        self.reading: Reading | None = None
+        self.deframer = frames.Deframer(limit)
         # what was received and not consumed
         self._held: deque[tuple[int, bytes]] = deque(maxlen=1)
-
-    # -- source of its reading
 
     @property
     def held(self) -> tuple[int, bytes] | None:
@@ -87,6 +80,19 @@ class _Connection:
     def consume(self) -> None:
         """Let go what was looked at."""
         self._held.clear()
+
+
+class _Connection(_Source):
+    """An accepted connection and what waits to be sent on it."""
+
+    def __init__(self, connection: socket.socket, number: int) -> None:
+        super().__init__(connection, number, frames.MAX_UNPROVEN)
+        self.lock = threading.Lock()
+        #: buffers that the socket had no room for
+        self.waiting: deque[memoryview] = deque()
+        self.is_closed = False
+        #: its reading, once a thread has waited for one of its frames
+        self.reading: Reading | None = None
 
 
 class UnixListener:
@@ -188,7 +194,7 @@ class UnixListener:
         connection = self._connections.get(number)
         if connection is None:
             return None
-        has_room = self._shared < _MOST_SHARED and sys.platform == "linux"
+        has_room = self._shared < _MOST_SHARED
         if connection.reading is None and has_room:
             self._reactor.call_soon(lambda: self._share(connection))
         return connection.reading
@@ -231,11 +237,8 @@ class UnixListener:
         if is_shared or self._shared >= _MOST_SHARED:
             return
         read = functools.partial(self._read_shared, connection)
-        try:
-            connection.reading = Reading(connection, self._reactor, read)
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
+        connection.reading = _reading(connection, self._reactor, read)
+        if connection.reading is None:
             return
         self._shared += 1
         self._reactor.on_readable(connection.fd, None)
@@ -322,6 +325,18 @@ class UnixListener:
             self._end(connection)
 
 
+def _reading(source: _Source, reactor: Reactor, read: Callable[[], None]) -> Reading | None:
+    """A reading; None on other systems than Linux, and where there is no descriptor for it."""
+    if sys.platform != "linux":
+        return None
+    try:
+        return Reading(source, reactor, read)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        return None
+
+
 def _offer(connection: _Connection, buffers: Sequence[frames.Buffer]) -> int:
     """Send buffers; returns the bytes that the kernel took. A lost peer is noticed by reading."""
     try:
@@ -358,8 +373,8 @@ class _Unsent:
 _NOTHING = _Unsent(())
 
 
-class UnixDialer:
-    """One connection. One thread receives, any thread sends.
+class UnixDialer(_Source):
+    """One connection. One thread at a time receives, any thread sends.
 
     A frame whose sender is interrupted midway is finished by the next sender.
     """
@@ -371,9 +386,9 @@ class UnixDialer:
         self._end: tuple[int, int] | None = None
         self._socket = descriptors.OwnedSocket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.setblocking(True)
+        super().__init__(self._socket, 0, max_frame)
         fork.check()
         self._chunk = memoryview(bytearray(_DIALER_CHUNK))
-        self._deframer = frames.Deframer(max_frame)
         self._frames: deque[bytearray] = deque()
         self._order = threading.Lock()
         # the frame that is being sent
@@ -382,8 +397,6 @@ class UnixDialer:
         self._reading = False
         #: True once sending or receiving has met the end of the connection, or this side was closed
         self.lost = False
-        #: readable whenever :meth:`receive` has something or the peer is gone
-        self.fd = self._socket.fileno()
         fork.register(self)
 
     @property
@@ -410,8 +423,9 @@ class UnixDialer:
         """True while :meth:`receive` has a frame for which no descriptor is readable."""
         return bool(self._frames)
 
-    def reading(self, reactor: Reactor, read: Callable[[], None]) -> None:
-        """None: an interrupt amidst a read ends the connection, so the handler thread alone reads."""
+    def reading(self, reactor: Reactor, read: Callable[[], None]) -> Reading | None:
+        """Have ``read`` called on a reactor, and threads that wait read themselves; None where they cannot."""
+        return _reading(self, reactor, read)
 
     def on_descriptors_lost(self, action: Callable[[], None]) -> None:
         """Does nothing: no thread watches the descriptors, and the listener notices at once."""
@@ -450,7 +464,13 @@ class UnixDialer:
             self.close()
             return None
         while not self._frames:
-            gap = self._deframer.gap
+            gap = self.deframer.gap
+            if self._held:
+                # by a thread that waited for something else; nothing at the end, which comes once more
+                self._frames.extend(self.deframer.split(self._held.pop()[1]))
+                gap = self.deframer.gap
+                if self._frames:
+                    break
             self._reading = True
             try:
                 count = self._socket.recv_into(self._chunk if gap is None else gap)
@@ -461,9 +481,9 @@ class UnixDialer:
                 count = 0
             if count > 0:
                 if gap is None:
-                    self._frames.extend(self._deframer.feed(self._chunk[:count]))
+                    self._frames.extend(self.deframer.feed(self._chunk[:count]))
                 else:
-                    frame = self._deframer.fill(count)
+                    frame = self.deframer.fill(count)
                     if frame is not None:
                         self._frames.append(frame)
             self._reading = False

@@ -163,11 +163,16 @@ class LocalReader:
         channel, endpoint = self._channel, self._channel.endpoint
         if endpoint is None or waiting_reader.peek or self._state.window.maxsize:
             return None
-        waiting_reader.wake = endpoint.wake
+        reading = endpoint.reading_of(channel.only_writer(self._direction))
+        if reading is None:
+            return None
+        waiting_reader.wake = reading.wake
         look = functools.partial(channel.look, self._direction, waiting_reader)
-        if endpoint.wait(channel.target, look, lambda: waiting_reader.answer is not None, seconds):
+
+        def is_over() -> bool:
             return waiting_reader.answer is not None
-        return None
+
+        return is_over() if endpoint.wait(reading, channel.target, look, is_over, seconds) else None
 
     def _forget(self, waiting_reader: WaitingReader) -> None:
         if waiting_reader.answer is None:
@@ -271,6 +276,8 @@ class Channel(OwnedObject):
         self._ready_fds: list[ReadyFd | None] = [None] * len(self.states)
         # of each writer: batches that are in, those of them that were acknowledged, bytes of the others
         self._counts: dict[tuple[Peer, int], list[int]] = {}
+        # of each direction: the writers of the last two batches
+        self._latest: list[tuple[Peer | None, Peer | None]] = [(None, None)] * len(self.states)
         # writers that are acknowledged once the reactor has read what came with their last batch
         self._acknowledging: set[tuple[Peer, int]] = set()
         self._least_items = self._few_in_pipe if self.shape.ends > 1 else 1
@@ -345,6 +352,11 @@ class Channel(OwnedObject):
             self.execute(direction, self.states[direction].set_owner_polls(True))
         return ready_fd
 
+    def only_writer(self, direction: int) -> Peer | None:
+        """The process that has put all the last batches into a direction; None where several have."""
+        latest, last_but_one = self._latest[direction]
+        return latest if latest is last_but_one else None
+
     def is_awaited(self, direction: int) -> bool:
         """True while another process reads a direction, or is about to."""
         return self._references.is_expected(self.shape.directions[direction].readers)
@@ -389,6 +401,8 @@ class Channel(OwnedObject):
         written = self.shape.direction_written_by(end)
         if written is not None:
             self._counts.pop((peer, written), None)
+            if peer in self._latest[written]:
+                self._latest[written] = None, None
             self.execute(written, self.states[written].remove_writer(peer))
 
     def _on_local_detach(self, end: int) -> None:
@@ -500,6 +514,12 @@ class Channel(OwnedObject):
                 item.references()
         state, size = self.states[direction], sum(map(len, items))
         if call is None:
+            delivery = state.deliver_now(items[0]) if len(items) == 1 else None
+            if delivery is not None:
+                self.deliver(direction, delivery)
+                self._count_batch(peer, direction, size)
+                self.changed(direction)
+                return
             self.execute(direction, state.put(_PeerOffer(peer, items, peer=peer, size=size)))
             return
         _, _, wait = protocol.read(protocol.OFFER, call.body)
@@ -574,6 +594,7 @@ class Channel(OwnedObject):
         """Count a batch that is in; several are acknowledged together."""
         if not peer.alive:
             return
+        self._latest[direction] = peer, self._latest[direction][0]
         writer = peer, direction
         counts = self._counts.get(writer) or self._counts.setdefault(writer, [0, 0, 0])
         counts[0] += 1
