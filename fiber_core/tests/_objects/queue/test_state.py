@@ -73,6 +73,34 @@ def test_the_only_reader_gets_what_comes_after_a_none():
     assert given(state.request(Request("a", max_items=9))) == [NONE, b"1", NONE]
 
 
+def test_who_asks_alone_for_long_is_sent_items_unasked_until_another_one_asks():
+    state = QueueState()
+    state.add_reader("writes")
+    asked = 0
+    while (delivery := state.deliver_now(b"1")) is None:
+        state.request(Request("reads", max_items=4), asked)
+        asked += len(given(state.offer(offer(b"1"))))
+        assert asked < 20
+    assert delivery.request.reader == "reads" and delivery.kept
+
+    other = Request("writes")
+    assert Nothing(delivery.request) in state.request(other)
+    assert state.deliver_now(b"2") is None
+    assert [one.request for one in only(state.offer(offer(b"2")), Deliver)] == [other]
+
+
+def test_who_polls_beside_others_is_notified_however_often_it_asked():
+    state = QueueState()
+    state.add_reader("other")
+    for number in range(20):
+        state.request(Request("polls", max_items=4), number)
+        state.offer(offer(b"1"))
+    state.request(Request("polls", mode=Mode.STANDING), 20)
+
+    assert state.deliver_now(b"1") is None
+    assert only(state.offer(offer(b"1")), Ready)
+
+
 def test_an_item_that_a_thread_did_not_take_after_all_is_the_first_again():
     state = filled(b"1", b"2", b"3")
     taken = state.take_now()

@@ -257,6 +257,8 @@ def recall(in_flight: Mapping[Hashable, InFlight]) -> Commands:
 MAX_DELIVERY = 512 * 1024
 # bytes of a delivery up to which its request is kept for the items that come next
 _KEEP_OPEN_BYTES = 64 * 1024
+# requests in turn after which other readers seem to want no items: who writes may read as well
+_ALONE_AFTER = 8
 
 _position = itemgetter(0)
 
@@ -283,6 +285,9 @@ class QueueState:
         self._bytes = 0
         self._waiting: deque[Request] = deque()
         self._in_flight: dict[Hashable, InFlight] = {}
+        # the reader that asked last, and how often it has since another one did
+        self._asker: Hashable = None
+        self._asked = 0
         self._timer_is_set = False
         #: readers that were notified of items
         self.pollers = Pollers()
@@ -342,13 +347,13 @@ class QueueState:
         return True
 
     def deliver_now(self, item: Item) -> Deliver | None:
-        """Deliver an item to the only reader, which waits; None where it is not so simple."""
-        if len(self._waiting) != 1 or self._fresh or self._returned_items or self._is_shared:
+        """Deliver an item to the only reader that asks; None where it is not so simple."""
+        if len(self._waiting) != 1 or self._fresh or self._returned_items or not self._asks_alone:
             return None
         request, window = self._waiting[0], self.window
         if request.reader is None or request.peek or window.waiting or window.maxsize:
             return None
-        if self.readers_gone:
+        if self.readers_gone or (request.mode is Mode.STANDING and self._is_shared):
             return None
         first = self._in_flight[request.reader].deliver([(self._first, item)])
         self._first += 1
@@ -360,7 +365,7 @@ class QueueState:
 
     def wait_now(self, request: Request) -> bool:
         """Have a thread of the owner wait for the next item; False where it is not so simple."""
-        if self._waiting or self._in_flight or self._fresh or self._returned_items:
+        if self._waiting or self._fresh or self._returned_items or self._prefetched():
             return False
         if (
             self.window.waiting
@@ -461,6 +466,8 @@ class QueueState:
             self.add_reader(request.reader)
             self._in_flight[request.reader].settle(settled)
             self.pollers.forget(request.reader)
+        self._asked = self._asked + 1 if request.reader == self._asker else 0
+        self._asker = request.reader
         # kept requests must not get the items that this one waits for
         out = end_requests(self._waiting, None, kept=True)
         self._waiting.append(request)
@@ -588,8 +595,8 @@ class QueueState:
         return changed
 
     def _stays_open(self, request: Request, items: list[Item]) -> bool:
-        """True where the only reader is to get the next items without another request."""
-        alone = not (self._is_shared or self._waiting or self.available)
+        """True where the only reader that asks is to get the next items without another request."""
+        alone = self._asks_alone and not (self._waiting or self.available)
         return alone and self._may_stay(request, sum(map(len, items)))
 
     @staticmethod
@@ -609,6 +616,11 @@ class QueueState:
     def _is_shared(self) -> bool:
         """True where several readers may wait for the same items: none is sent any unasked."""
         return len(self._in_flight) != 1 or self.pollers.owner_polls
+
+    @property
+    def _asks_alone(self) -> bool:
+        """True where one reader alone asks for items, and others that may have none now."""
+        return not self._is_shared or (self._asked >= _ALONE_AFTER and not self.pollers.owner_polls)
 
     def _needs_recall(self, request: Request) -> bool:
         """True where other readers are to give back prefetched items for a request."""
