@@ -5,7 +5,7 @@ import tarfile
 
 import pytest
 
-from fiber.backend_parts.archive import name_of, unpack
+from fiber.backend_parts.archive import name_of, parse_places, unpack
 from fiber.exceptions import BackendError
 
 TYPES = {":": tarfile.DIRTYPE, "->": tarfile.SYMTYPE, "=": tarfile.LNKTYPE, "|": tarfile.FIFOTYPE}
@@ -71,3 +71,11 @@ def test_a_copy_has_the_name_of_its_source(path, name):
 def test_an_archive_of_nothing_is_refused(tmp_path):
     with pytest.raises(BackendError, match="it is empty"):
         unpack(io.BytesIO(bytes(1024)), "model", tmp_path, "pod p")
+
+
+def test_one_of_source_and_target_is_elsewhere():
+    assert parse_places("volume:/a", "./a:b", "on a volume") == (("volume", "/a"), None)
+    assert parse_places("a", "volume:", "on a volume") == (None, ("volume", ""))
+    for places in (("a", "b"), ("one:a", "other:b")):
+        with pytest.raises(BackendError, match="must be on a volume"):
+            parse_places(*places, "on a volume")

@@ -29,6 +29,7 @@ __all__ = [
     "SettingsCollector",
     "build",
     "convert",
+    "host_and_port",
     "is_required",
     "is_true",
     "key_prefix",
@@ -471,3 +472,16 @@ def _nearest(name: str, names: Collection[str]) -> str:
     import difflib
 
     return difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
+
+
+def host_and_port(address: str, use: str) -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT``.
+
+    Raises:
+        ConfigError: it is no such address; ``use`` says what it is for.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        msg = f"{use}, and not at {address!r}"
+        raise ConfigError(msg)
+    return host.strip("[]"), int(port)

@@ -19,10 +19,11 @@ import socket
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fiber._config.convert import host_and_port
 from fiber._config.settings import DASHBOARD
 from fiber._dashboard.feed import Feed, Run
 from fiber._dashboard.guard import Guard
-from fiber.exceptions import ConfigError, FiberError
+from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
     import uvicorn
@@ -202,7 +203,8 @@ class Server:
         token: str | None = None,
     ) -> None:
         require()
-        host, port = split(address)
+        use = f"the dashboard is served at HOST:PORT, such as {DASHBOARD}"
+        host, port = host_and_port(address, use)
         token = token or secrets.token_urlsafe(24)
         self._socket = _listen(host, port, spare=address == DASHBOARD)
         self._pages = Pages(runs, timing)
@@ -240,19 +242,6 @@ def require() -> None:
     if missing:
         msg = f"the dashboard needs {' and '.join(missing)}: pip install 'fiber-core[dashboard]'"
         raise FiberError(msg)
-
-
-def split(address: str) -> tuple[str, int]:
-    """Return host and port of ``HOST:PORT``.
-
-    Raises:
-        ConfigError: it is no such address.
-    """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        msg = f"the dashboard is served at HOST:PORT, such as {DASHBOARD}, and not at {address!r}"
-        raise ConfigError(msg)
-    return host.strip("[]"), int(port)
 
 
 def _listen(host: str, port: int, *, spare: bool) -> socket.socket:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fiber._config.convert import host_and_port
 from fiber.exceptions import ConfigError, FiberError
 
 if TYPE_CHECKING:
@@ -145,19 +146,16 @@ class MetricsServer:
     def __init__(self, registry: CollectorRegistry, address: str) -> None:
         from prometheus_client import start_http_server
 
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdigit() or int(port) > 65535:
-            msg = f"metrics are served at HOST:PORT, such as 127.0.0.1:9464, and not at {address!r}"
-            raise ConfigError(msg)
+        use = "metrics are served at HOST:PORT, such as 127.0.0.1:9464"
+        host, port = host_and_port(address, use)
         try:
-            self._server, self._thread = start_http_server(
-                int(port), host.strip("[]"), registry=registry
-            )
+            self._server, self._thread = start_http_server(port, host, registry=registry)
         except OSError as error:
             msg = f"metrics cannot be served at {address}: {error.strerror or error}"
             raise FiberError(msg) from error
         #: where they are served
-        self.url = f"http://{host}:{self._server.server_port}/metrics"
+        name = f"[{host}]" if ":" in host else host
+        self.url = f"http://{name}:{self._server.server_port}/metrics"
 
     def close(self) -> None:
         """End the server and its thread. Idempotent."""

@@ -18,14 +18,28 @@ from typing import Any, BinaryIO
 
 from fiber.exceptions import BackendError
 
-__all__ = ["name_of", "parse_place", "unpack"]
+__all__ = ["name_of", "parse_places", "unpack"]
 
 #: bytes of the largest header
 _MOST = 2**20
 
 
-def parse_place(word: str) -> tuple[str, str] | None:
-    """Parse ``NAME:PATH``, a path that is elsewhere; None for a path of this host."""
+def parse_places(
+    src: str, dst: str, where: str
+) -> tuple[tuple[str, str] | None, tuple[str, str] | None]:
+    """Parse source and target of a copy: name and path of the one that is elsewhere, None for the other.
+
+    Raises:
+        BackendError: not exactly one of them is ``NAME:PATH``; ``where`` says what that means.
+    """
+    source, target = _parse_place(src), _parse_place(dst)
+    if (source is None) == (target is None):
+        msg = f"one of {src!r} and {dst!r} must be {where}"
+        raise BackendError(msg)
+    return source, target
+
+
+def _parse_place(word: str) -> tuple[str, str] | None:
     name, colon, path = word.partition(":")
     if not colon or "/" in name or name in ("", ".", ".."):
         return None

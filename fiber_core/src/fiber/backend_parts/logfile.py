@@ -1,14 +1,14 @@
-"""Lines of a job's log file, which may still grow."""
+"""Lines of output: of a job's log file, which may still grow, and of bytes that come in any pieces."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["read_log"]
+__all__ = ["read_log", "split_lines"]
 
 
 def read_log(
@@ -64,3 +64,13 @@ def _complete_lines(file: BinaryIO, rest: bytes) -> Generator[str, None, bytes]:
 
 def _text(line: bytes) -> str:
     return line.rstrip(b"\n").decode("utf-8", "replace")
+
+
+def split_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines of bytes that come in any pieces, without their newlines; each once it is whole."""
+    rest = b""
+    for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from lines
+    if rest:
+        yield rest

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fiber.cli.errors import note
-from fiber.cli.options import BackendCommand, backend_option, loaded_plugins
+from fiber.cli.options import BackendCommand, backend_option
 from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
@@ -46,18 +46,12 @@ def command(run: str, listen: str, opens: bool, backend: str | None) -> None:
     """
     from fiber._config.settings import DASHBOARD
     from fiber._dashboard.server import Server, require
-    from fiber.cli.remote_runs import RemoteRuns
-    from fiber.cli.runs import run_meant
-    from fiber.cli.session import Session
+    from fiber.cli.remote_runs import runs_elsewhere
     from fiber.model import Timing
 
     require()
     timing = Timing()
-    session = None if backend is None else Session.load(backend)
-    if session is not None and not session.info.capabilities.same_host:
-        session.require("exec", "fiber dashboard --backend")
-    run = run_meant(run, backend)
-    remote = RemoteRuns(loaded_plugins(), session, timing)
+    run, remote = runs_elsewhere(run, backend, "fiber dashboard")
     with contextlib.closing(remote):
         runs = _Runs(run, remote, timing)
         if run and not runs(waits=True):

@@ -26,6 +26,7 @@ import attrs
 
 from fiber._agent.job.config import MODULE
 from fiber._base.threads import SerialExecutor
+from fiber.cli.options import loaded_plugins
 from fiber.cli.session import Session
 from fiber.exceptions import FiberError
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from fiber._watch.status import Asker
     from fiber.model import Job, Timing
 
-__all__ = ["Answer", "JobAsker", "RemoteRuns", "answer_requests"]
+__all__ = ["Answer", "JobAsker", "RemoteRuns", "answer_requests", "runs_elsewhere"]
 
 #: most jobs that are asked
 _MOST = 32
@@ -242,6 +243,21 @@ class JobConnection:
                 msg = "its command there has ended"
                 raise ConnectionError(msg)
             self._rest += data
+
+
+def runs_elsewhere(run: str, backend: str | None, command: str) -> tuple[str, RemoteRuns]:
+    """The run that a user means, and the runs of jobs elsewhere: all of a backend's if one was named.
+
+    Raises:
+        FiberError: no program can be run beside the jobs of that backend, or several jobs may be meant.
+    """
+    from fiber.cli.runs import run_meant
+    from fiber.model import Timing
+
+    session = None if backend is None else Session.load(backend)
+    if session is not None and not session.info.capabilities.same_host:
+        session.require("exec", f"{command} --backend")
+    return run_meant(run, backend), RemoteRuns(loaded_plugins(), session, Timing())
 
 
 class RemoteRuns:

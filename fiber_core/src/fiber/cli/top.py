@@ -21,7 +21,7 @@ import attrs
 import click
 
 from fiber.cli.errors import note, plain
-from fiber.cli.options import BackendCommand, backend_option, json_option, loaded_plugins
+from fiber.cli.options import BackendCommand, backend_option, json_option
 from fiber.cli.show import span
 from fiber.exceptions import FiberError
 
@@ -80,9 +80,7 @@ def command(
     traceback of the last one, ? all keys. --json prints once.
     """
     from fiber.cli import show
-    from fiber.cli.remote_runs import RemoteRuns, answer_requests
-    from fiber.cli.runs import run_meant
-    from fiber.cli.session import Session
+    from fiber.cli.remote_runs import answer_requests, runs_elsewhere
     from fiber.model import Timing
 
     timing = Timing()
@@ -93,11 +91,7 @@ def command(
         with contextlib.closing(Board(run, timeout)) as board:
             answer_requests(board.answer, timing.idle_thread)
         return
-    session = None if backend is None else Session.load(backend)
-    if session is not None and not session.info.capabilities.same_host:
-        session.require("exec", "fiber top --backend")
-    run = run_meant(run, backend)
-    remote = RemoteRuns(loaded_plugins(), session, timing)
+    run, remote = runs_elsewhere(run, backend, "fiber top")
     with contextlib.closing(remote), contextlib.closing(Board(run, timeout, remote)) as board:
         board.look(waits=not is_live)
         if as_json:

@@ -19,6 +19,7 @@ from docker.context import ContextAPI
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
 from fiber.backend_parts.containers import innermost
+from fiber.backend_parts.logfile import split_lines
 from fiber.exceptions import BackendError, BackendUnavailableError, SubmitError, UnknownJobError
 from fiber_docker import endpoint
 from fiber_docker.config import DockerConfig
@@ -292,21 +293,16 @@ def close_stream(stream: Any) -> None:
 
 
 def log_lines(client: Client, pieces: Any) -> Iterator[str]:
-    """Split a stream of output into lines, without their newlines.
+    """Yield the lines of a stream of output, without their newlines.
 
     Args:
         client: translates errors of the stream.
         pieces: the stream; closed at the end, or when the caller has enough.
     """
-    rest = b""
     try:
         with client.translate_errors("go on with logs"):
-            for piece in pieces:
-                *whole, rest = (rest + piece).split(b"\n")
-                for line in whole:
-                    yield line.decode("utf-8", "replace")
-        if rest:
-            yield rest.decode("utf-8", "replace")
+            for line in split_lines(pieces):
+                yield line.decode("utf-8", "replace")
     finally:
         close_stream(pieces)
 

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from fiber.backend_parts.archive import name_of, parse_place, unpack
+from fiber.backend_parts.archive import name_of, parse_places, unpack
 from fiber.exceptions import BackendError
 from fiber_docker.client import Client
 from fiber_docker.container import unique_name
@@ -29,10 +29,7 @@ def copy(client: Client, src: str, dst: str) -> None:
     Raises:
         BackendError: neither is on a volume, or both, or the source is not there.
     """
-    source, target = parse_place(src), parse_place(dst)
-    if (source is None) == (target is None):
-        msg = f"one of {src!r} and {dst!r} must be on a volume, written VOLUME:PATH"
-        raise BackendError(msg)
+    source, target = parse_places(src, dst, "on a volume, written VOLUME:PATH")
     if target is not None:
         with _mounted(client, target[0]) as container:
             _upload(client, container, Path(src), PurePosixPath(_MOUNT, target[1].lstrip("/")))

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from fiber.abc import Backend
-from fiber.backend_parts.archive import name_of, parse_place, unpack
+from fiber.backend_parts.archive import name_of, parse_places, unpack
 from fiber.exceptions import BackendError
 from fiber.model import Job, JobSpec, JobState, Volume
 from fiber_k8s.client import ApiError, Client
@@ -71,10 +71,7 @@ def copy(
     Raises:
         BackendError: neither is in the cluster, or both, or the source is not there.
     """
-    source, target = parse_place(src), parse_place(dst)
-    if (source is None) == (target is None):
-        msg = f"one of {src!r} and {dst!r} must be on a claim or in a pod, written NAME:PATH"
-        raise BackendError(msg)
+    source, target = parse_places(src, dst, "on a claim or in a pod, written NAME:PATH")
     place = source or target
     assert place is not None
     if target is not None and not Path(src).exists():

@@ -18,6 +18,7 @@ from typing import Any
 
 import urllib3
 
+from fiber.backend_parts.logfile import split_lines
 from fiber.exceptions import BackendError, BackendUnavailableError, FiberError
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.flow_control import RetryWindow, backoff
@@ -247,12 +248,7 @@ class Watch:
 
 
 def _lines(response: Any) -> Iterator[bytes]:
-    rest = b""
-    for chunk in response.stream(1 << 16, decode_content=True):
-        *lines, rest = (rest + chunk).split(b"\n")
-        yield from (line for line in lines if line)
-    if rest:
-        yield rest
+    return filter(None, split_lines(response.stream(1 << 16, decode_content=True)))
 
 
 def _break(response: Any) -> None:

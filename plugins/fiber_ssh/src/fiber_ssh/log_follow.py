@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
+from fiber.backend_parts.logfile import split_lines
 from fiber.exceptions import BackendError
 from fiber_ssh.remote.wire import Data, Message
 
@@ -108,22 +109,19 @@ class LogFollowers:
 def log_lines(
     pieces: queue.SimpleQueue[bytes | BackendError | None], acknowledge: Callable[[int], None]
 ) -> Iterator[str]:
-    """Split pieces of output into lines, without their newlines.
+    """Yield the lines of pieces of output, without their newlines.
 
     Args:
         pieces: queue of bytes; None at its end; an error is raised.
         acknowledge: called with the number of bytes of each piece that was taken.
     """
-    rest = b""
-    while True:
-        piece = pieces.get()
-        if isinstance(piece, BackendError):
-            raise piece
-        if piece is None:
-            break
-        *whole, rest = (rest + piece).split(b"\n")
-        acknowledge(len(piece))
-        for line in whole:
-            yield line.decode("utf-8", "replace")
-    if rest:
-        yield rest.decode("utf-8", "replace")
+
+    def taken() -> Iterator[bytes]:
+        while (piece := pieces.get()) is not None:
+            if isinstance(piece, BackendError):
+                raise piece
+            acknowledge(len(piece))
+            yield piece
+
+    for line in split_lines(taken()):
+        yield line.decode("utf-8", "replace")

@@ -8,7 +8,8 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,12 @@ __all__ = ["Faults", "Scale", "Witnessed"]
 
 
 Measure = Callable[[str, float], None]
+
+
+def _record(results: Iterable[Mapping[str, Any]], measure: Measure) -> None:
+    for facts in results:
+        for what, number in facts.get("measured", {}).items():
+            measure(what, number)
 
 
 class Faults(Programs):
@@ -128,21 +135,13 @@ class Faults(Programs):
     def test_a_killed_worker_loses_no_task(
         self, program: Callable[..., Master], measure: Measure
     ) -> None:
-        results = program("killed_worker").end()
-
-        for facts in results:
-            for what, number in facts.get("measured", {}).items():
-                measure(what, number)
+        _record(program("killed_worker").end(), measure)
 
     @pytest.mark.timeout(300)
     def test_a_task_that_closes_its_workers_descriptors_hangs_nobody(
         self, program: Callable[..., Master], measure: Measure
     ) -> None:
-        results = program("closed_descriptors").end()
-
-        for facts in results:
-            for what, number in facts.get("measured", {}).items():
-                measure(what, number)
+        _record(program("closed_descriptors").end(), measure)
 
     @pytest.mark.timeout(300)
     def test_a_platform_that_cannot_be_asked_for_a_while_is_waited_for(
@@ -157,20 +156,14 @@ class Faults(Programs):
         finally:
             sees.come_back()
 
-        for facts in master.end():
-            for what, number in facts.get("measured", {}).items():
-                measure(what, number)
+        _record(master.end(), measure)
 
     @pytest.mark.timeout(300)
     def test_a_worker_that_has_to_go_finishes_its_task_and_hands_over_the_rest(
         self, backend: Backend, program: Callable[..., Master], measure: Measure
     ) -> None:
         self.skip_unless_declared(backend, "drain")
-        results = program("drained_worker").end()
-
-        for facts in results:
-            for what, number in facts.get("measured", {}).items():
-                measure(what, number)
+        _record(program("drained_worker").end(), measure)
 
     @pytest.mark.timeout(300)
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
