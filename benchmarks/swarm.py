@@ -23,6 +23,7 @@ from fiber._tasks import protocol
 from fiber._tasks.dispatcher import Dispatcher
 from fiber._tasks.protocol import Mode
 from fiber._tasks.worker import Worker
+from fiber._wire.frames import Kind
 from fiber._wire.handshake import Hello
 from fiber.exceptions import PeerLostError
 from fiber.results import MapResult
@@ -157,7 +158,10 @@ class _Worker(Worker):
             message = self._inbox.popleft() if self._inbox else self.link.receive(timeout=0)
             if message is None:
                 return
-            self._take(message)
+            if message.kind is Kind.TASKS:
+                self._run(message.body)
+            else:
+                self._take(message)
 
     def _never(self) -> Any:
         msg = "the master is gone"

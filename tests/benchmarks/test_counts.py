@@ -78,8 +78,8 @@ def test_running_a_task_takes_the_worker_few_calls_of_functions_and_leaves_no_ga
         for number in range(50):
             pool.map(same, [number])
         called, garbage = pool.apply(tasks.calls_and_garbage)
-    # 64 were counted, the task among them
-    assert 0 < called / 50 < 72
+    # 43 were counted, the task among them, of which 9 load the function of each call
+    assert 0 < called / 50 < 50
     assert garbage < 50
 
 
@@ -120,7 +120,8 @@ def test_a_large_argument_and_its_result_cross_once_and_are_held_three_times_at_
     assert counts.frames <= 12
     # put together from frames, unpickled, and there the result's pickle
     assert here < 3.5 * len(payload)
-    assert there < 3.5 * len(payload)
+    # the pickler's buffer grows by halves
+    assert there < 3.6 * len(payload)
 
 
 def test_what_another_process_gets_costs_no_more_than_it_did():

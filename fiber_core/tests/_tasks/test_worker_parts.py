@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fiber._tasks import protocol
 from fiber._tasks import worker as module
 from fiber._tasks.protocol import ReceivedOutcomes, Tasks
-from fiber._tasks.worker import Batch, ControlReader, FunctionCache, RunningEntry
+from fiber._tasks.worker import Batch, ControlReader, FunctionCache
 from fiber._wire import codec, frames
 from tasks_world import FakePayload
 from waiting import until
@@ -41,7 +41,6 @@ class Run:
     def __init__(self, head):
         self.head = head
         self.batch = Batch(head, self._send, lambda _: None, LONG_UNIT)
-        self.current = self.batch.current
         self.reports = []
 
     def __call__(self, function):
@@ -121,7 +120,7 @@ def test_units_that_have_begun_are_kept_and_others_handed_back(clock, stop, chun
 
     def function(n):
         if n == at:
-            assert run.current.hand_back() == kept
+            assert run.batch.hand_back() == kept
         return n
 
     run(function)
@@ -132,7 +131,7 @@ def test_units_that_have_begun_are_kept_and_others_handed_back(clock, stop, chun
 def test_an_item_either_runs_or_is_handed_back_in_any_order():
     """What ran and what was handed back meet exactly, at any moment of the hand-back."""
     for _ in range(200):
-        current = RunningEntry(tasks(0, 1000))
+        current = Run(tasks(0, 1000)).batch
         ran = []
         begun = threading.Event()
 
@@ -164,7 +163,7 @@ class Between(int):
 
 
 def test_a_worker_that_read_the_limit_just_before_keeps_the_item():
-    current = RunningEntry(tasks(0, 10))
+    current = Run(tasks(0, 10)).batch
     kept = []
     # the control reader acts between the read of the limit and the first step of the item
     Between.action = lambda: kept.append(current.hand_back())

@@ -137,12 +137,29 @@ def pipe():
 class TestOwnedSocket:
     def test_it_is_closed_without_a_warning_when_it_is_collected(self):
         owned = descriptors.OwnedSocket(socket.AF_UNIX, socket.SOCK_STREAM)
-        held = owned.owned
+        held = owned._owned
         with warnings.catch_warnings(record=True) as given:
             warnings.simplefilter("always")
             del owned
         assert given == []
         assert not held.are_intact
+
+    @pytest.mark.parametrize("has_cookie", [True, False])
+    def test_it_knows_when_another_file_or_socket_has_its_number(self, pipe, has_cookie):
+        owned = descriptors.OwnedSocket(socket.AF_UNIX, socket.SOCK_STREAM)
+        if not has_cookie:
+            owned._cookie = b""
+        number, mine = owned.fileno(), os.dup(owned.fileno())
+        other = socket.socket(socket.AF_UNIX)
+        for taken_by in (pipe[0], other.fileno()):
+            assert owned.are_intact
+            os.dup2(taken_by, number)
+            assert not owned.are_intact
+            os.dup2(mine, number)
+        os.close(number)
+        assert not owned.are_intact
+        os.close(mine)
+        other.close()
 
     def test_a_file_that_has_its_number_by_then_stays_open(self, pipe):
         owned = descriptors.OwnedSocket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import socket
+from types import SimpleNamespace
 
 import pytest
 
@@ -70,14 +71,16 @@ def send_bytes(theirs, body):
 
 def interrupt_after(monkeypatch, theirs, count):
     """The next send is interrupted once the kernel has taken so many bytes."""
+    sock = theirs._socket
 
-    def offer(unsent):
-        monkeypatch.undo()
-        if count:
-            unsent.counts.append(theirs._socket.send(memoryview(unsent.buffers[0])[:count]))
-        raise KeyboardInterrupt
+    def send(data, flags):
+        if not taken:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+        return sock.send(memoryview(data)[: taken.pop()], flags)
 
-    monkeypatch.setattr(theirs, "_offer", offer)
+    taken = [count] if count else []
+    monkeypatch.setattr(theirs, "_socket", SimpleNamespace(send=send))
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 9])

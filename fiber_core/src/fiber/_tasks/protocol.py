@@ -313,6 +313,8 @@ class Outcomes:
 
     def encode(self) -> list[frames.Buffer]:
         """All of it as segments."""
+        if not (self._mutable or self._errors or self._packed):
+            return codec.dumps_plain((self._values, self._errors, self._packed))
         if len(self._values) == 1 and self._mutable:
             try:
                 # alone, a result affects no other, and its large buffers need not be copied
@@ -323,7 +325,7 @@ class Outcomes:
                 self._packed.clear()
         if self._mutable:
             self.pickle_mutable()
-        return codec.dumps((self._values, self._errors, self._packed))
+        return codec.dumps_plain((self._values, self._errors, self._packed))
 
 
 def _dumps(value: Any) -> list[frames.Buffer]:

@@ -45,25 +45,42 @@ _MAX_DELAY = 0.002
 _MAX_PACKED_BYTES = 256 * 2**10
 
 
-class RunningEntry:
-    """The entry being run, and how far it may go; shared with the control reader."""
+class Batch:
+    """One entry while it runs, and how far it may go; shared with the control reader.
 
-    def __init__(self, tasks: Tasks) -> None:
+    Args:
+        tasks: its head.
+        send: sends the body of a DONE message.
+        check_messages: reads the link after a long unit, before the next one begins; called with
+            this batch.
+        long_unit: seconds of one: it may have held the interpreter all the time, so that the control
+            reader could not read the link.
+    """
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        send: Callable[[Sequence[frames.Buffer]], None],
+        check_messages: Callable[[Batch], None],
+        long_unit: float,
+    ) -> None:
         self.tasks = tasks
-        self._index = tasks.start
-        self._limit = tasks.stop
+        self._send = send
+        self._check_messages = check_messages
+        self._long_unit = long_unit
+        #: True where the last unit was a long one
+        self.was_long = False
+        # of all that follows
         self._lock = threading.Lock()
-
-    @property
-    def index(self) -> int:
-        """The first item of the unit that runs."""
-        return self._index
-
-    @property
-    def limit(self) -> int:
-        """The first item that was handed back; the stop of the entry where none was."""
-        with self._lock:
-            return self._limit
+        self._outcomes = Outcomes()
+        #: the first item of the unit that runs, without the lock
+        self.index = tasks.start
+        # the first item that was handed back; the stop of the entry where none was
+        self._limit = tasks.stop
+        # the first item whose outcome was not sent, and the first of the running unit
+        self._from = self._unit = tasks.start
+        # when the entry, its first unsent item and its running unit began
+        self._start = self._began = self._unit_began = time.perf_counter()
 
     def hand_back(self) -> int:
         """Give up whole units that have not begun; returns one past the last item that is kept."""
@@ -73,58 +90,22 @@ class RunningEntry:
             # first no item may begin: may_run() waits for the lock for any index noted from now on,
             # so the index read below is the last one that has begun
             self._limit = tasks.start
-            begun = (self._index - tasks.start) // tasks.chunk + 1
+            begun = (self.index - tasks.start) // tasks.chunk + 1
             self._limit = min(limit, tasks.start + begun * tasks.chunk)
             return self._limit
 
     def may_run(self, index: int) -> bool:
         """Note that an item is about to run; False where it was handed back."""
-        self._index = index
+        self.index = index
         if index < self._limit:
             return True
         with self._lock:
             return index < self._limit
 
-
-class Batch:
-    """Runs one entry.
-
-    Args:
-        tasks: its head.
-        send: sends the body of a DONE message.
-        check_messages: reads the link after a long unit, before the next one begins; called with
-            the running entry.
-        long_unit: seconds of one: it may have held the interpreter all the time, so that the control
-            reader could not read the link.
-    """
-
-    def __init__(
-        self,
-        tasks: Tasks,
-        send: Callable[[Sequence[frames.Buffer]], None],
-        check_messages: Callable[[RunningEntry], None],
-        long_unit: float,
-    ) -> None:
-        self.current = RunningEntry(tasks)
-        self._tasks = tasks
-        self._send = send
-        self._check_messages = check_messages
-        self._long_unit = long_unit
-        #: True where the last unit was a long one
-        self.was_long = False
-        self._lock = threading.Lock()
-        self._outcomes = Outcomes()
-        #: the first item whose outcome was not sent
-        self._from = tasks.start
-        #: the first item of the running unit
-        self._unit = tasks.start
-        #: when the entry, its first unsent item and its running unit began
-        self._start = self._began = self._unit_began = time.perf_counter()
-
     def run(self, call: Callable[[Any], Any], items: Sequence[Any]) -> None:
         """Run the items one after another, up to the end or to the part that was handed back."""
-        start, chunk, last = self._tasks.start, self._tasks.chunk, len(items) - 1
-        may_run, lock = self.current.may_run, self._lock
+        start, chunk, last = self.tasks.start, self.tasks.chunk, len(items) - 1
+        may_run, lock = self.may_run, self._lock
         skip_to = 0
         for offset, item in enumerate(items):
             if offset % chunk == 0 and not may_run(start + offset):
@@ -148,11 +129,11 @@ class Batch:
             if (offset + 1) % chunk == 0 and offset != last:
                 self._unit_ended(start + offset + 1)
                 if self.was_long:
-                    self._check_messages(self.current)
+                    self._check_messages(self)
         with lock:
             began, self._unit_began = self._unit_began, time.perf_counter()
             self.was_long = self._unit_began - began > self._long_unit
-            self._send_done(self.current.limit, 1)
+            self._send_done(self._limit, 1)
 
     def flush(self) -> None:
         """Send the outcomes that wait, from the control reader's thread, as the running unit takes long."""
@@ -163,9 +144,9 @@ class Batch:
 
     def fail(self, error: BaseException) -> None:
         """Send an error as the outcome of every item: the function or the items cannot be unpickled."""
-        self._outcomes.fail(error, self._tasks.stop - self._tasks.start)
+        self._outcomes.fail(error, self.tasks.stop - self.tasks.start)
         self._unit_began = time.perf_counter()
-        self._send_done(self._tasks.stop, 1)
+        self._send_done(self.tasks.stop, 1)
 
     def _unit_ended(self, stop: int) -> None:
         with self._lock:
@@ -182,7 +163,7 @@ class Batch:
 
     def _send_done(self, stop: int, credits_: int) -> None:
         seconds = self._unit_began - self._began
-        head = protocol.pack_done(self._tasks.entry, self._from, stop, seconds, credits_)
+        head = protocol.pack_done(self.tasks.entry, self._from, stop, seconds, credits_)
         self._send([head, *self._outcomes.encode()])
         # also behind the last one: what a task has returned is not held until the next one
         self._from, self._outcomes = stop, _NO_OUTCOMES if credits_ else Outcomes()
@@ -200,6 +181,8 @@ PICKLED = 256 * 2**20
 READY = 64 * 2**20
 #: bytes that an entry costs besides its value
 _OVERHEAD = 1024
+#: no call's number, and its function
+_NO_CALL = -1, None
 
 
 class FunctionCache:
@@ -216,6 +199,8 @@ class FunctionCache:
         self._pickles: _Bounded[bytes, bytes | SharedPayload] = _Bounded(pickled)
         # with their digests
         self._ready: _Bounded[int, tuple[Any, bytes]] = _Bounded(ready)
+        # the call that was asked for last, and its function
+        self._last: tuple[int, Any] = _NO_CALL
 
     def __contains__(self, digest: object) -> bool:
         return digest in self._pickles
@@ -226,8 +211,12 @@ class FunctionCache:
 
     def get(self, call: int) -> Any:
         """The unpickled function of a call, or None where it must be loaded."""
-        found = self._ready.get(call)
-        return None if found is None else found[0]
+        if call != self._last[0]:
+            found = self._ready.get(call)
+            if found is None:
+                return None
+            self._last = call, found[0]
+        return self._last[1]
 
     def load(self, call: int, digest: bytes) -> Any:
         """Unpickle the function of a call, one that is kept.
@@ -245,16 +234,19 @@ class FunctionCache:
             private = pickled.private()
         function = codec.loads(private)
         self._ready.put(call, (function, digest), _size(pickled))
+        self._last = call, function
         return function
 
     def forget(self, digest: bytes) -> None:
         """Drop a function."""
         self._pickles.drop(lambda key, _: key == digest)
         self._ready.drop(lambda _, ready: ready[1] == digest)
+        self._last = _NO_CALL
 
     def forget_calls(self) -> None:
         """Drop all unpickled functions; the pickled ones stay."""
         self._ready.clear()
+        self._last = _NO_CALL
 
 
 def _size(pickled: bytes | SharedPayload) -> int:
@@ -426,10 +418,10 @@ class Worker:
         #: messages that the control reader read while an entry ran
         self._inbox: deque[Message] = deque()
         self._reading = threading.Lock()
-        #: True where the last receive had to wait, so reading before waiting would be in vain
-        self._waits = False
         #: True where the link was checked after the last task: nothing of users' has run since
         self._is_checked = False
+        #: True where the last unit was a long one
+        self._was_long = False
         self._running: Batch | None = None
         #: its function
         self._called: Any = None
@@ -449,9 +441,15 @@ class Worker:
             while True:
                 try:
                     message = self._receive()
-                    if message.kind is Kind.RETIRE:
+                    if message.kind is Kind.TASKS:
+                        if self._was_long and not self._link.is_drained:
+                            self._read_behind(message)
+                        else:
+                            self._run(message.body)
+                    elif message.kind is Kind.RETIRE:
                         return
-                    self._take(message)
+                    else:
+                        self._take(message)
                 except PeerLostError as error:
                     if not self._link.is_intact:
                         # another link would not restore other descriptors that were closed, and the
@@ -460,6 +458,7 @@ class Worker:
                         raise DescriptorsLostError(msg) from error
                     # other workers run what this one held; the pool knows it by a new link
                     self._inbox.clear()
+                    self._was_long = False
                     self._functions.forget_calls()
                     self._link.close()
                     self._link = self._redial()
@@ -470,7 +469,7 @@ class Worker:
     def describe_task(self) -> str:
         """The function and the item that run, for people; "" for none."""
         batch, called = self._running, self._called
-        return "" if batch is None else f"{name_of(called)}[{batch.current.index}]"
+        return "" if batch is None else f"{name_of(called)}[{batch.index}]"
 
     def report_broken(self, error: BaseException) -> None:
         """Send BROKEN: the initializer failed."""
@@ -479,39 +478,34 @@ class Worker:
     def _ask(self, credits_: int) -> None:
         self._link.send(Kind.ASK, self._target, 0, [protocol.ask(credits_)])
 
-    def _check_link(self) -> None:
-        if not self._link.is_intact:
-            msg = "the descriptors of the connection are gone"
-            raise PeerLostError(msg)
-
     def _send_done(self, segments: Sequence[frames.Buffer]) -> None:
         # not into a file whose descriptor a task has put in place of the connection
-        self._check_link()
+        if not self._link.is_intact:
+            raise _descriptors_lost()
         self._link.send(Kind.DONE, self._target, 0, segments)
         self._is_checked = True
 
     def _receive(self) -> Message:
-        waited = False
-        while True:
-            with self._reading:
-                if self._inbox:
-                    return self._inbox.popleft()
-                if waited or not self._waits or self._link.buffered:
-                    message = self._link.receive(timeout=0)
-                    if message is not None:
-                        self._waits = waited
-                        return message
-            if not self._is_checked:
-                self._check_link()
-            self._is_checked = False
-            self._link.wait()
-            waited = True
+        # where the control reader still looks at the last entry, it waits for the lock in vain: that one
+        # does not run any more
+        with self._reading:
+            if self._inbox:
+                return self._inbox.popleft()
+            if not (self._is_checked or self._link.is_intact):
+                raise _descriptors_lost()
+            self._is_checked = True
+            message = self._link.receive()
+            assert message is not None
+            return message
+
+    def _read_behind(self, entry: Message) -> None:
+        """Read what came behind an entry during a long unit: it may have been asked back."""
+        self._was_long = False
+        self._inbox.appendleft(entry)
+        self._read_buffered(None)
 
     def _take(self, message: Message) -> None:
-        if message.kind is Kind.TASKS:
-            tasks, items = protocol.read_tasks(message.body)
-            self._run(tasks, items)
-        elif message.kind is Kind.FUNCTION:
+        if message.kind is Kind.FUNCTION:
             self._store_function(message)
         elif message.kind is Kind.REVOKE:
             # nothing runs and everything before it in the pipe is done
@@ -525,9 +519,6 @@ class Worker:
 
     def _function(self, tasks: Tasks) -> Any:
         functions = self._functions
-        found = functions.get(tasks.call)
-        if found is not None:
-            return found
         if tasks.digest not in functions and not self._request_function(tasks.digest):
             return _no_op
         return functions.load(tasks.call, tasks.digest)
@@ -571,17 +562,22 @@ class Worker:
             self._cannot_map = payload is None
         return digest
 
-    def _run(self, tasks: Tasks, body: memoryview) -> None:
+    def _run(self, body: memoryview) -> None:
+        tasks, body = protocol.read_tasks(body)
+        # by what is unpickled and run now
+        self._is_checked = False
         batch = Batch(tasks, self._send_done, self._read_buffered, self._unread)
         try:
-            function = self._function(tasks)
+            function = self._functions.get(tasks.call)
+            if function is None:
+                function = self._function(tasks)
             mode, items = self._items(tasks, body)
         except Exception as error:
             if isinstance(error, PeerLostError) and (self._link.lost or not self._link.is_intact):
                 raise
             batch.fail(error)
             return
-        call = _adapted(mode, function)
+        call = _adapted(mode, function) if mode else function
         self._called = function
         if tasks.context:
             # by name: few programs want spans
@@ -591,17 +587,20 @@ class Worker:
         while self._link.buffered:
             # no descriptor is readable for these
             self._read_control(batch)
-        if tasks.stop - tasks.start > tasks.chunk or self._inbox:
+        is_watched = tasks.stop - tasks.start > tasks.chunk or bool(self._inbox)
+        if is_watched:
             self._control_reader.watch(batch, self._link.fds)
         try:
             batch.run(call, items)
         finally:
             self._running = self._called = None
-            self._control_reader.rest()
-        if batch.was_long:
+            if is_watched:
+                self._control_reader.rest()
+        self._was_long = batch.was_long
+        if self._was_long and self._inbox:
             self._read_buffered(None)
 
-    def _read_buffered(self, current: RunningEntry | None) -> None:
+    def _read_buffered(self, current: Batch | None) -> None:
         """Read the messages that came during a long unit, before anything revoked is begun."""
         with self._reading:
             while (message := self._link.receive(timeout=0)) is not None:
@@ -641,12 +640,12 @@ class Worker:
             try:
                 message = self._link.receive(timeout=0)
                 if message is not None:
-                    self._handle_control(message, batch.current)
+                    self._handle_control(message, batch)
             except PeerLostError:
                 # the main thread notices after its task, and dials again
                 return
 
-    def _handle_control(self, message: Message, current: RunningEntry | None) -> None:
+    def _handle_control(self, message: Message, current: Batch | None) -> None:
         """Answer a REVOKE or a LOOK; put any other message into the inbox."""
         if message.kind is Kind.LOOK:
             self._send_seen()
@@ -658,7 +657,7 @@ class Worker:
         stop = self._revoke(number, current)
         self._link.send(Kind.KEPT, self._target, 0, [protocol.kept(number, stop)])
 
-    def _revoke(self, number: int, current: RunningEntry | None) -> int:
+    def _revoke(self, number: int, current: Batch | None) -> int:
         if current is not None and current.tasks.entry == number:
             return current.hand_back()
         for position, waiting in enumerate(self._inbox):
@@ -670,6 +669,10 @@ class Worker:
                 return tasks.start
         # finished before: everything was kept
         return 2**63
+
+
+def _descriptors_lost() -> PeerLostError:
+    return PeerLostError("the descriptors of the connection are gone")
 
 
 def _no_op(*_: Any, **__: Any) -> None:

@@ -303,6 +303,11 @@ def dumps(value: Any) -> list[frames.Buffer]:
     return frames.pack(split(value, buffers), buffers)
 
 
+def dumps_plain(value: Any) -> list[frames.Buffer]:
+    """:func:`dumps` of a value made of built-in types alone, which have no buffers and need no cloudpickle."""
+    return frames.pack(pickle.dumps(value, 5))
+
+
 def split(
     value: Any, buffers: list[memoryview], reducers: Mapping[type, _Reducer] | None = None
 ) -> bytes:

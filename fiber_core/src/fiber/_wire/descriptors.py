@@ -11,7 +11,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from fiber._base.interpreter import unless_finalizing
 from fiber._base.threads import TURN, in_turns
@@ -27,6 +27,8 @@ _MAX_SOCKADDR = 128
 #: ``tcpi_bytes_received`` in Linux's ``struct tcp_info``
 _RECEIVED = struct.Struct("=Q")
 _RECEIVED_AT = 128
+#: Linux's option whose value no other socket has, until the system starts anew, and its bytes
+_SO_COOKIE, _COOKIE_SIZE = 57, 8
 
 
 class Connection(NamedTuple):
@@ -188,6 +190,14 @@ def open_descriptors() -> set[int]:
     return {number for number in open_numbers() if _file(number) is not None}
 
 
+class Owned(Protocol):
+    """What has descriptors of ours: :class:`OwnedDescriptors` or :class:`OwnedSocket`."""
+
+    @property
+    def are_intact(self) -> bool:
+        """False once one of them was closed or refers to another file."""
+
+
 class OwnedDescriptors:
     """Descriptors of ours, with the identity of the files that they were opened for.
 
@@ -205,7 +215,7 @@ class OwnedDescriptors:
     @property
     def are_intact(self) -> bool:
         """False once one of them was closed or refers to another file."""
-        # as _file() has it, without its calls: this runs for each message of a worker
+        # as _file() has it, without its calls: over nng, this runs for each message of a worker
         try:
             for number, device, inode in self._files:
                 found = os.fstat(number)
@@ -229,14 +239,29 @@ class OwnedSocket(socket.socket):
 
     def __init__(self, family: int, kind: int, descriptor: int | None = None) -> None:
         super().__init__(family, kind, fileno=descriptor)
-        #: its descriptor
-        self.owned = OwnedDescriptors((self.fileno(),))
+        self._owned = OwnedDescriptors((self.fileno(),))
+        self._cookie = b""
+        if sys.platform == "linux":
+            # some sandboxes have none
+            with contextlib.suppress(OSError):
+                self._cookie = self.getsockopt(socket.SOL_SOCKET, _SO_COOKIE, _COOKIE_SIZE)
+
+    @property
+    def are_intact(self) -> bool:
+        """As of :class:`OwnedDescriptors`; asked for each message of a worker."""
+        if not self._cookie:
+            return self._owned.are_intact
+        # without an object of all that fstat() tells
+        try:
+            return self.getsockopt(socket.SOL_SOCKET, _SO_COOKIE, _COOKIE_SIZE) == self._cookie
+        except OSError:
+            return False
 
     def release(self) -> None:
         """Close it, but not a file of others that has its number by now. Idempotent."""
         if self.fileno() < 0:
             return
-        if self.owned.are_intact:
+        if self.are_intact:
             self.close()
         else:
             self.detach()

@@ -344,27 +344,23 @@ class Deframer:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._length = b""
-        self._frame: bytearray | None = None
-        self._filled = 0
+        self._frame = bytearray()
+        #: buffer for the rest of the frame that has begun; None where none has
+        self.gap: memoryview | None = None
 
     @property
     def is_between(self) -> bool:
         """True where no frame has begun."""
-        return self._frame is None and not self._length
-
-    @property
-    def gap(self) -> memoryview | None:
-        """Buffer for the rest of the frame that has begun; None where none has."""
-        return None if self._frame is None else memoryview(self._frame)[self._filled :]
+        return self.gap is None and not self._length
 
     def fill(self, count: int) -> bytearray | None:
         """Note that ``count`` bytes were written to :attr:`gap`; returns the frame once complete."""
-        frame = self._frame
-        assert frame is not None
-        self._filled += count
-        if self._filled < len(frame):
+        assert self.gap is not None
+        self.gap = self.gap[count:]
+        if self.gap:
             return None
-        self._frame = None
+        self.gap = None
+        frame, self._frame = self._frame, bytearray()
         return frame
 
     def feed(self, data: memoryview) -> list[bytearray]:
@@ -393,7 +389,7 @@ class Deframer:
                 # allocated whole, and filled from the stream without another copy
                 self._frame = bytearray(size)
                 self._frame[: end - start] = data[start:end]
-                self._filled = end - start
+                self.gap = memoryview(self._frame)[end - start :]
                 break
             frames.append(bytearray(data[start:at]))
         return frames

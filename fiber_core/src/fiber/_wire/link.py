@@ -6,7 +6,7 @@ import functools
 import select
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from fiber._base.threads import Reactor
@@ -30,17 +30,21 @@ class _DialerSocket(Protocol):
     @property
     def fds(self) -> tuple[int, ...]: ...
     @property
-    def descriptors(self) -> descriptors.OwnedDescriptors: ...
+    def descriptors(self) -> descriptors.Owned: ...
     @property
     def end_fd(self) -> int: ...
     @property
-    def buffered(self) -> bool: ...
+    def waiting(self) -> Collection[object]: ...
     @property
     def lost(self) -> bool: ...
     def reading(self, reactor: Reactor, read: Callable[[], None]) -> Reading | None: ...
     def on_descriptors_lost(self, action: Callable[[], None]) -> None: ...
     def dial(self, url: str, credentials: Credentials, *, timeout: float) -> Credentials: ...
-    def receive(self) -> tuple[int, bytearray] | None: ...
+    @property
+    def can_wait(self) -> bool: ...
+    @property
+    def is_drained(self) -> bool: ...
+    def receive(self, waits: bool = False) -> tuple[int, bytearray] | None: ...
     def send(self, head: Callable[[], bytes], pieces: Sequence[frames.Buffer] = ()) -> None: ...
     def post(self, head: Callable[[], bytes]) -> None: ...
     def close(self) -> None: ...
@@ -83,6 +87,8 @@ class Link:
         self._room = max_frame - frames.HEADER.size
         #: frames that have come
         self.received = 0
+        #: True where :meth:`receive` has another message, for which no descriptor is readable
+        self.buffered = False
         self._acked = 0
         self._large_message = threading.Lock()
         self._assembler = frames.Assembler()
@@ -102,9 +108,9 @@ class Link:
             raise
 
     @property
-    def buffered(self) -> bool:
-        """True while :meth:`receive` has a message for which no descriptor is readable."""
-        return self._socket.buffered
+    def is_drained(self) -> bool:
+        """True where the last :meth:`receive` is known to have taken all that had come."""
+        return self._socket.is_drained
 
     @property
     def survives_exit(self) -> bool:
@@ -163,20 +169,27 @@ class Link:
             WireError: the other side sent a malformed frame.
         """
         deadline = None if not timeout else time.monotonic() + timeout
+        source = self._socket
+        waits = timeout is None and source.can_wait
         while True:
             # read before receiving, so that what came before the end is still returned
-            lost = self._socket.lost
-            received = self._next()
-            if received is not None:
-                frame = frames.parse(received)
+            lost = source.lost
+            found = source.receive(waits)
+            self.buffered = bool(source.waiting)
+            if found is not None:
+                frame = frames.parse(found[1])
                 # most messages are one frame
                 message = frame if frame.is_whole else self._assembler.feed(frame)
-                self.count(self.received + 1)
+                self.received += 1
+                if self.received - self._acked >= _ACK_AFTER:
+                    self.count(self.received)
                 if message is not None:
                     return message
                 continue
             if lost:
                 raise PeerLostError(self._gone())
+            if waits:
+                continue
             wait = timeout if deadline is None else max(0.0, deadline - time.monotonic())
             if wait == 0:
                 return None
@@ -198,16 +211,6 @@ class Link:
 
     def _gone(self) -> str:
         return f"the connection to {self.url} is gone"
-
-    def _next(self) -> bytearray | None:
-        try:
-            received = self._socket.receive()
-        except TransportError:
-            if not self.lost:
-                raise
-            # closed, by another thread maybe
-            return None
-        return None if received is None else received[1]
 
     def _transmit(
         self, kind: Kind, target: int, number: int, size: int, pieces: Sequence[frames.Buffer]
@@ -238,8 +241,8 @@ class Link:
             while True:
                 # read before receiving, so that a refusal is still read
                 lost = self.lost
-                data = self._next()
-                if data is not None:
+                found = self._socket.receive()
+                if found is not None:
                     break
                 if lost:
                     msg = f"{self.url} closed the connection during the handshake; it is of another run"
@@ -248,7 +251,7 @@ class Link:
                     msg = f"{self.url} did not answer the handshake within {timeout:g} s"
                     raise HandshakeError(msg)
                 self.wait(max(0.0, deadline - time.monotonic()))
-            answer = handshake.receive(frames.parse(data))
+            answer = handshake.receive(frames.parse(found[1]))
         return handshake.peer
 
     def _send_handshake(self, kind: Kind, body: bytes) -> None:

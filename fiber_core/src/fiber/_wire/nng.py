@@ -759,7 +759,9 @@ class NngDialer(RawSocket):
     #: False: what was sent may wait in nng's threads, and is lost if this process ends at once
     survives_exit = False
     #: False: frames wait in nng, whose descriptor is readable then
-    buffered = False
+    can_wait = is_drained = False
+    #: none, since they wait there
+    waiting = ()
 
     @property
     def fds(self) -> tuple[int, ...]:
@@ -780,6 +782,16 @@ class NngDialer(RawSocket):
     def lost(self) -> bool:
         """True once the peer is gone, or the socket closed."""
         return self._pipe.lost
+
+    def receive(self, waits: bool = False) -> tuple[int, bytearray] | None:
+        """Receive the next frame, or None where there is none now; never waits."""
+        try:
+            return super().receive()
+        except TransportError:
+            if not self.lost:
+                raise
+            # closed, by another thread maybe
+            return None
 
     def reading(self, reactor: Reactor, read: Callable[[], None]) -> Reading:
         """Have ``read`` called on a reactor, and threads that wait read themselves."""

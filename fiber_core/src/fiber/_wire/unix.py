@@ -20,10 +20,11 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from fiber._base.interpreter import unless_finalizing
 from fiber._base.sockets import NO_ROOM, accept_on
-from fiber._base.threads import Reactor
+from fiber._base.threads import TURN, Reactor
 from fiber._wire import descriptors, fork, frames
 from fiber._wire.identity import Credentials
 from fiber._wire.reading import Reading
@@ -43,7 +44,10 @@ _BACKLOG = 4096
 # numbers of connections, above those of nng's pipes (up to 2**31)
 _numbers = itertools.count(2**32)
 _TIME = struct.Struct("@ll")
-_FLAGS = (socket.MSG_NOSIGNAL,)
+# for one call: the dialing side's socket itself is one that waits
+_AT_ONCE = socket.MSG_DONTWAIT
+_ONCE = (_AT_ONCE,)
+_FLAGS = (socket.MSG_NOSIGNAL | _AT_ONCE,)
 
 
 class _Source:
@@ -67,7 +71,7 @@ class _Source:
         """The one frame that there is, with the connection's number; an empty one for several, and for a part."""
         if not self._held:
             # received and kept in one call, so that no interrupt can come between the two
-            receives = zip((self.number,), map(self.socket.recv, _SIZES), strict=True)
+            receives = zip((self.number,), map(self.socket.recv, _SIZES, _ONCE), strict=True)
             try:
                 self._held.extend(receives)
             except (BlockingIOError, InterruptedError):
@@ -350,27 +354,10 @@ def _offer(connection: _Connection, buffers: Sequence[frames.Buffer]) -> int:
         return sum(map(len, buffers))
 
 
-class _Unsent:
-    """Rest of a frame that is being sent, with the counts of bytes that the kernel took since."""
-
-    def __init__(self, buffers: Sequence[frames.Buffer], *, is_whole: bool = True) -> None:
-        self.buffers = buffers
-        self.counts: list[int] = []
-        self._is_whole = is_whole
-
-    @property
-    def is_whole(self) -> bool:
-        """True while no byte of the frame was sent."""
-        return self._is_whole and not self.counts
-
-    def rest(self) -> _Unsent:
-        """The rest after what was sent."""
-        if self.counts[0] == sum(map(len, self.buffers)):
-            return _NOTHING
-        return _Unsent(frames.unsent(self.buffers, self.counts[0]), is_whole=False)
-
-
-_NOTHING = _Unsent(())
+#: a frame that is being sent: what is left of it, the counts of bytes that the kernel took since, and whether
+#: no byte of it was sent before
+_Unsent: TypeAlias = tuple[Sequence[frames.Buffer], list[int], bool]
+_NOTHING: _Unsent = ((), [], True)
 
 
 class UnixDialer(_Source):
@@ -381,6 +368,8 @@ class UnixDialer(_Source):
 
     #: True: what was sent is in the kernel and arrives even if this process ends at once
     survives_exit = True
+    #: True: :meth:`receive` can wait
+    can_wait = True
 
     def __init__(self, *, max_frame: int = frames.MAX_FRAME) -> None:
         self._end: tuple[int, int] | None = None
@@ -389,9 +378,11 @@ class UnixDialer(_Source):
         super().__init__(self._socket, 0, max_frame)
         fork.check()
         self._chunk = memoryview(bytearray(_DIALER_CHUNK))
-        self._frames: deque[bytearray] = deque()
+        #: frames that :meth:`receive` has, for which no descriptor is readable
+        self.waiting: deque[bytearray] = deque()
+        # True where the last read left no room, so that more may have come
+        self._is_full = False
         self._order = threading.Lock()
-        # the frame that is being sent
         self._unsent = _NOTHING
         # True while a read is under way, after which an interrupt leaves the position unknown
         self._reading = False
@@ -405,9 +396,9 @@ class UnixDialer(_Source):
         return (self.fd,)
 
     @property
-    def descriptors(self) -> descriptors.OwnedDescriptors:
+    def descriptors(self) -> descriptors.Owned:
         """Descriptors of this connection."""
-        return self._socket.owned
+        return self._socket
 
     @property
     def end_fd(self) -> int:
@@ -419,9 +410,9 @@ class UnixDialer(_Source):
         return self._end[0]
 
     @property
-    def buffered(self) -> bool:
-        """True while :meth:`receive` has a frame for which no descriptor is readable."""
-        return bool(self._frames)
+    def is_drained(self) -> bool:
+        """True where the last :meth:`receive` took all that had come."""
+        return not (self.waiting or self._is_full)
 
     def reading(self, reactor: Reactor, read: Callable[[], None]) -> Reading | None:
         """Have ``read`` called on a reactor, and threads that wait read themselves; None where they cannot."""
@@ -448,50 +439,62 @@ class UnixDialer(_Source):
             else:
                 msg = f"cannot reach {url}: {os.strerror(error.errno or 0).lower()}"
             raise TransportError(msg) from error
-        self._socket.setblocking(False)
+        # longest wait of receive(), as of every call that a signal may come just before
+        turn = _TIME.pack(int(TURN), int(TURN % 1 * 1e6))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, turn)
         return credentials
 
-    def receive(self) -> tuple[int, bytearray] | None:
-        """Receive the next frame, or None where there is none now; the number has no meaning here.
+    def receive(self, waits: bool = False) -> tuple[int, bytearray] | None:
+        """Receive the next frame; the number has no meaning here.
+
+        Args:
+            waits: True to wait for it for up to a turn. An interrupt amidst that ends the connection.
+
+        Returns:
+            None where there is none now.
 
         Raises:
             WireError: the peer announces a frame that is too large.
+            ForkedError: this process was forked by user code.
         """
-        fork.check()
+        received, deframer = self.waiting, self.deframer
         if self._reading:
             # an interrupt hit the read, so bytes may be lost
-            self._frames.clear()
+            received.clear()
             self.close()
             return None
-        while not self._frames:
-            gap = self.deframer.gap
+        while not received:
+            gap = deframer.gap
             if self._held:
                 # by a thread that waited for something else; nothing at the end, which comes once more
-                self._frames.extend(self.deframer.split(self._held.pop()[1]))
-                gap = self.deframer.gap
-                if self._frames:
+                received.extend(deframer.split(self._held.pop()[1]))
+                gap, self._is_full = deframer.gap, True
+                if received:
                     break
+            into = self._chunk if gap is None else gap
             self._reading = True
             try:
-                count = self._socket.recv_into(self._chunk if gap is None else gap)
+                count = self._socket.recv_into(into, 0, 0 if waits else _AT_ONCE)
             except (BlockingIOError, InterruptedError):
                 # there are none now
                 count = -1
             except OSError:
                 count = 0
             if count > 0:
+                self._is_full = count == len(into)
                 if gap is None:
-                    self._frames.extend(self.deframer.feed(self._chunk[:count]))
+                    received.extend(deframer.feed(into[:count]))
                 else:
-                    frame = self.deframer.fill(count)
+                    frame = deframer.fill(count)
                     if frame is not None:
-                        self._frames.append(frame)
+                        received.append(frame)
             self._reading = False
             if count <= 0:
                 if not count:
+                    fork.check()
                     self._ended()
                 return None
-        return 0, self._frames.popleft()
+        return 0, received.popleft()
 
     def send(self, head: Callable[[], bytes], pieces: Sequence[frames.Buffer] = ()) -> None:
         """Send one frame; waits while the listener does not read.
@@ -503,17 +506,17 @@ class UnixDialer(_Source):
         Raises:
             PeerLostError: the peer is gone, or the socket closed.
         """
-        fork.check()
         with self._order:
-            if self._unsent.buffers:
+            if self._unsent is not _NOTHING:
                 self._finish()
             buffers, _ = frames.stream_buffers(head(), pieces)
             try:
-                self._unsent = _Unsent(buffers)
+                self._unsent = buffers, [], True
                 self._finish()
             except BaseException:
+                _, counts, is_whole = self._unsent
                 # interrupted before its first byte: the frame is dropped whole
-                if self._unsent.is_whole:
+                if is_whole and not counts:
                     self._unsent = _NOTHING
                 raise
 
@@ -522,38 +525,35 @@ class UnixDialer(_Source):
 
     def _finish(self) -> None:
         """Send the rest of the frame under way."""
-        while self._unsent.buffers:
-            unsent = self._unsent
-            if unsent.counts:
-                self._unsent = unsent.rest()
-            elif not self._offer(unsent):
+        while True:
+            buffers, counts, _ = self._unsent
+            if counts:
+                if counts[0] == sum(map(len, buffers)):
+                    self._unsent = _NOTHING
+                    return
+                self._unsent = frames.unsent(buffers, counts[0]), [], False
+                continue
+            if self.lost:
+                fork.check()
+                self._unsent = _NOTHING
+                msg = "the connection is gone"
+                raise PeerLostError(msg)
+            try:
+                # sent and counted in one call, so that no interrupt can come between the two
+                if len(buffers) == 1:
+                    counts.extend(map(self._socket.send, buffers, _FLAGS))
+                else:
+                    counts.extend(map(self._socket.sendmsg, (buffers,), ((),), _FLAGS))
+            except (BlockingIOError, InterruptedError):
                 poll = select.poll()
                 poll.register(self.fd, select.POLLOUT)
                 poll.poll()
-
-    def _offer(self, unsent: _Unsent) -> bool:
-        """Pass the kernel what it takes; False where that is nothing now."""
-        if self.lost:
-            self._unsent = _NOTHING
-            msg = "the connection is gone"
-            raise PeerLostError(msg)
-        buffers = unsent.buffers
-        try:
-            # sent and counted in one call, so that no interrupt can come between the two
-            if len(buffers) == 1:
-                sends = map(self._socket.send, buffers, _FLAGS)
-            else:
-                sends = map(self._socket.sendmsg, (buffers,), ((),), _FLAGS)
-            unsent.counts.extend(sends)
-        except (BlockingIOError, InterruptedError):
-            return False
-        except OSError as error:
-            self._unsent = _NOTHING
-            # what the peer sent before its end can still be read
-            self._ended()
-            msg = "the connection is gone"
-            raise PeerLostError(msg) from error
-        return True
+            except OSError as error:
+                self._unsent = _NOTHING
+                # what the peer sent before its end can still be read
+                self._ended()
+                msg = "the connection is gone"
+                raise PeerLostError(msg) from error
 
     def _ended(self) -> None:
         if not self.lost:
@@ -565,7 +565,7 @@ class UnixDialer(_Source):
         """End the connection; idempotent. Its descriptors are closed when this object is collected."""
         if fork.is_forked_child():
             return
-        if self._socket.owned.are_intact:
+        if self._socket.are_intact:
             with contextlib.suppress(OSError):
                 # wakes threads that wait for it
                 self._socket.shutdown(socket.SHUT_RDWR)
