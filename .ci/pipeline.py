@@ -4,9 +4,10 @@ The gate is what depends on the files that differ from the last commit at which 
 ``changes.py``), and always: the README's test command, the core on the main Python, what follows the
 standard library on an old and a new one, one file of scenarios for each engine, style, types,
 documentation, wheels and examples. On engines, other Pythons, for other users, with other libraries,
-frameworks and MPIs it runs half of the tests, another half at each commit: most of what these cost is
-processes, containers, hosts and batch jobs which start and end. The whole is every test everywhere; it is run before an issue is closed,
-and its success is written into ``.ci/green``.
+frameworks and MPIs, and of what the README's command leaves out but is not about the checkout, it
+runs half of the tests, another half at each commit: most of what these cost is processes, containers,
+hosts and batch jobs which start and end. The whole is every test everywhere; it is run before an
+issue is closed, and its success is written into ``.ci/green``.
 
 Stages run side by side in lanes. Every stage runs; any failure fails. A test that failed and passes
 alone is named in the last lines: it is a defect, and the whole has not passed.
@@ -199,8 +200,8 @@ def _number(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
-def all_tests(shop: Workshop, it: Running) -> None:
-    """The README's command, then the other tests, with nothing else in the environment."""
+def all_tests(shop: Workshop, it: Running, half: str = "") -> None:
+    """The README's command whole, then the other tests, with nothing else in the environment."""
     python = shop.pythons[shop.main]
     # in the whole pip installs for an ordinary user and a newcomer, in ten times the time
     environ = {"FIBER_REQUIRE": REQUIRED, "PATH": f"{UV_PATH}{os.pathsep}{os.environ['PATH']}"}
@@ -208,7 +209,7 @@ def all_tests(shop: Workshop, it: Running) -> None:
     it.run(
         python, "bootstrap.py", "test", "-qq", "-n", "0", "--collect-only", keeps=BARE, **environ
     )
-    for which in ((), ("--part", "rest")):
+    for which in ((), ("--part", "rest", f"--half={half}")):
         words = ("bootstrap.py", "test", *which, "-q", *AT_ONCE_IN_LONGEST)
         it.tests(python, *words, keeps=BARE, **environ)
 

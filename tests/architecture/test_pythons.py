@@ -88,6 +88,11 @@ def test_half_the_tests_run_another_half_by_another_seed_and_what_failed_runs_ag
     assert failed("1", "--last-failed") == first
     assert failed("3") != first
     assert "3 passed" in run(tmp_path, "--half", "1", "test_plain.py").stdout
+    # what is about the checkout is whole
+    (tmp_path / "tests" / "ci").mkdir(parents=True)
+    (tmp_path / "tests" / "ci" / "test_ours.py").write_text(PLAIN)
+    ours = run(tmp_path, "--half", "1", "--rootdir", ".", "test_plain.py", "tests/ci/test_ours.py")
+    assert "9 passed" in ours.stdout
     # of one test that is chosen by its name, that one
     one = ("-k", "test_other", "test_plain.py")
     assert ["1 passed" in run(tmp_path, "--half", seed, *one).stdout for seed in "12"] == [True] * 2

@@ -13,7 +13,8 @@ of its cases; the programs of tests/compat are no cases, but each of them anothe
 standard library does. What is named below runs on the main Python alone: it is one piece of code, and
 does not depend on the Python.
 
-``--half SEED`` runs of whatever else is chosen, by ``-k`` and ``-m`` too, half the tests, another half by each seed.
+``--half SEED`` runs of whatever else is chosen, by ``-k`` and ``-m`` too, half the tests, another half
+by each seed, and all those about the checkout.
 """
 
 import functools
@@ -124,12 +125,14 @@ def _chosen(part: str, items: list[pytest.Item]) -> set[pytest.Item]:
 
 
 def _half(seed: str, items: set[pytest.Item]) -> set[pytest.Item]:
-    """The half of some tests that comes first in an order that a seed makes."""
+    """The half of some tests that comes first in an order that a seed makes, and all of the checkout."""
 
     def place(item: pytest.Item) -> bytes:
         return hashlib.sha256(f"{seed} {item.nodeid}".encode()).digest()
 
-    return set(sorted(items, key=place)[: (len(items) + 1) // 2])
+    whole = {item for item in items if item.nodeid.startswith(OF_CHECKOUT)}
+    others = sorted(items - whole, key=place)
+    return whole | set(others[: (len(others) + 1) // 2])
 
 
 def promised() -> tuple[str, ...]:
