@@ -101,6 +101,7 @@ class Workshop:
                 _apt(it, f"python{self.main}-venv")
                 it.run(python, "-m", "venv", "--clear", _TOOLS)
             it.run(_TOOLS / "bin" / "pip", "install", "--quiet", "tox>=4.20", "tox-uv>=1.13")
+        if not UV_PATH.exists():
             UV_PATH.mkdir()
             (UV_PATH / "uv").symlink_to(_TOOLS / "bin" / "uv")
         # uv reads nothing of what pip was told
