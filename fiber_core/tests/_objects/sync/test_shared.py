@@ -286,6 +286,38 @@ def test_a_process_may_be_killed_at_any_instruction_of_the_quick_way(kind):
 
 @needs_seats
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize("event, least", [("opcode", 20), ("line", 10)])
+@pytest.mark.parametrize("part", ["releases", "takes"])
+def test_a_process_may_be_killed_while_a_lock_is_handed_to_another(part, event, least):
+    step, is_killed = 1, True
+
+    def use(begin):
+        here, other = made.here(), made.of(1)
+        if part == "takes":
+            here.acquire()
+            other.release()
+        begin()
+        if part == "takes":
+            here.acquire()
+        here.release()
+
+    while is_killed:
+        made = Seated()
+        if part == "releases":
+            made.ours.acquire()
+        is_killed = killed_at(step, use, shared_lock, event=event)
+        if not made.ours.value() and part == "releases":
+            made.ours.release()
+        assert acquired(made.ours), f"before step {step}"
+        assert made.of(2).acquire(False) is False
+        made.ours.release()
+        assert made.ours.value() == 1
+        step += 1
+    assert step > least
+
+
+@needs_seats
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize("event, least", [("opcode", 40), ("line", 60)])
 def test_who_is_killed_with_an_untracked_semaphore_takes_no_more_than_its_permit(
     monkeypatch, event, least
@@ -454,12 +486,18 @@ def ticking(call):
 
 
 @needs_seats
-@pytest.mark.parametrize("where", ["claim", "take", "give", "leave"])
-@pytest.mark.parametrize("kind", SEATED)
+@pytest.mark.parametrize(
+    "kind, where",
+    [
+        *itertools.product(SEATED, ["claim", "take", "give", "leave"]),
+        ("seated lock", "take again"),
+    ],
+)
 def test_an_interrupt_of_the_quick_way_leaves_it_free_or_counted(kind, where):
-    lock = KINDS[kind]().ours
+    made = KINDS[kind]()
+    lock = made.ours
     lock.acquire()
-    lock.release()
+    (made.of(1) if where == "take again" else lock).release()
     seat, permit = lock._user, lock._permit
     claim, leave = seat.release, seat.acquire
     take, give = permit.acquire, permit.release
@@ -469,7 +507,7 @@ def test_an_interrupt_of_the_quick_way_leaves_it_free_or_counted(kind, where):
             acquire=ticking(leave) if where == "leave" else leave,
         ),
         SimpleNamespace(
-            acquire=ticking(take) if where == "take" else take,
+            acquire=ticking(take) if "take" in where else take,
             release=ticking(give) if where == "give" else give,
             _is_mine=permit._is_mine,
         ),
@@ -479,7 +517,7 @@ def test_an_interrupt_of_the_quick_way_leaves_it_free_or_counted(kind, where):
     lock._bind(seat, permit)
     held = lock.local_hold.held
     assert lock.value() == 1 - held
-    assert held == (where in ("claim", "take"))
+    assert held == (where in ("claim", "take", "take again"))
     if held:
         lock.release()
     assert lock.acquire(False)
@@ -674,6 +712,45 @@ def test_a_permit_is_kept_for_a_thread_that_has_waited_for_long(monkeypatch, mak
     assert theirs.local_hold.held == 1
     theirs.release()
     assert others.acquire(False)
+
+
+@needs_seats
+@pytest.mark.parametrize("report", ["", "a process"])
+def test_what_another_released_is_taken_without_the_monitor_but_for_a_report(monkeypatch, report):
+    made = Seated()
+    ours, theirs = made.ours, made.of(1)
+    ours.acquire()
+    theirs.release()
+    assert (ours.local_hold.held, ours.value()) == (0, 1)
+    if report:
+        ours.report_again(report)
+    enters = Mock(side_effect=ours._try_lock)
+    monkeypatch.setattr(ours, "_try_lock", enters)
+    with pytest.warns(HolderDiedWarning) if report else nullcontext():
+        assert ours.acquire(False)
+    assert enters.called == bool(report)
+    assert ours.local_hold.is_held_by_thread
+    assert not theirs.acquire(False)
+    ours.release()
+    assert ours.value() == 1
+
+
+@needs_seats
+def test_two_hand_locks_to_each_other():
+    first, second = Seated(), Seated()
+    second.of(3).acquire()
+    turns = []
+
+    def take_turns(number, mine, others):
+        for _ in range(200):
+            assert mine.acquire(timeout=None)
+            turns.append(number)
+            others.release()
+
+    waits = in_thread(lambda: take_turns(1, second.of(1), first.of(1)))
+    take_turns(0, first.of(2), second.of(2))
+    waits()
+    assert turns == [0, 1] * 200
 
 
 @needs_seats

@@ -51,6 +51,8 @@ IN_USE = (
 )
 #: looks at a word before a thread sleeps, 0.1 us each; to sleep and be woken takes 10 us and more
 LOOKS = 100 if HAS_TWO_CPUS else 0
+#: lets another thread of the machine run on this CPU, if there is one
+give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
 
 class _Timespec(ctypes.Structure):
@@ -170,6 +172,9 @@ class Monitor:
             RuntimeError: it is this thread's: a handler of a signal uses what the thread was just using.
             OSError: the mutex is out of order.
         """
+        looks = LOOKS
+        while code == errno.EBUSY and looks:
+            code, looks = self.try_lock(self.mutex), looks - 1
         while code in (errno.EBUSY, errno.ETIMEDOUT):
             # it is there for microseconds, unless it is stopped; a turn at a time, so that handlers of
             # signals are run

@@ -5,6 +5,9 @@ takes the permit and lowers when it has given it back or has not got it. So whoe
 permit, at whatever instruction it is killed. A lock that nobody waits for costs four calls of functions in C,
 and nothing else: no mutex is entered, and nothing is noted.
 
+A lock that *another process releases* is marked as such at the seat of the one that had it, which stays up; that
+process takes it again without raising its seat.
+
 A seat can be *frozen*, so that its process cannot raise it and goes through the monitor, where all else is done:
 waiting, reservations, reports of deaths. A seat stays frozen until its process finds nothing of the kind there.
 
@@ -34,6 +37,7 @@ import ctypes
 import functools
 import itertools
 import mmap
+import operator
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -43,7 +47,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from fiber._objects.address import Kind, shape_of
 from fiber._objects.sync import monitor, shared_semaphore
 from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
-from fiber._objects.sync.monitor import Word
+from fiber._objects.sync.monitor import Word, give_way
 from fiber._objects.sync.protocol import Status
 from fiber._objects.sync.shared_semaphore import (
     ACQUIRED,
@@ -184,6 +188,9 @@ _COMMON = _SEATS
 _GATE, _MAXIMUM = _SEATS, _SEATS + 4
 _LEAST, _MOST = 16, 64
 
+#: looks at whether another process has released what this thread has, 1 us each, before it waits through the monitor
+_LOOKS = 50
+
 _TOO_MANY = "semaphore or lock released too many times"
 assert HEAD <= _PERMIT
 
@@ -314,6 +321,8 @@ class SharedLock(QuickPermits):
     #: how often its thread has acquired it; sets that
     depth: Callable[[], int]
     set_depth: Callable[[int], None]
+    # counts it as not acquired where another process has released it; True where that was so
+    _lose: Callable[[], bool]
 
     def __init__(
         self,
@@ -335,11 +344,13 @@ class SharedLock(QuickPermits):
             self._known_at(_COMMON).make(0)
             self._known_at(_COMMON).freeze()
         self._all = range(_SEATS, _SEATS + _SEAT * self._words[COUNT], _SEAT)
+        # of each seat the byte that has no bit of FROZEN
+        self._ups = self._words.cast("B")[8 * (_SEATS + _SEMAPHORE) :: 8 * _SEAT]
         #: True where its thread may acquire it again
         self.is_recursive = kind is Kind.RLOCK
         self._seat = _COMMON
         self._user = self._known_at(_COMMON).opened()
-        self._permit = self._permit_at.opened()
+        self._permit, self._unheld = self._permit_at.opened(), self._permit_at.opened()
         _make_uses(self, recursive=self.is_recursive)
         self._bind(self._user, self._permit)
         # while it is a recursive lock that it belongs to, no other SemLock takes its place
@@ -357,7 +368,7 @@ class SharedLock(QuickPermits):
         words, seat = self._words, self._seat
         if words[seat] != self._identity or words[seat + _IS_RELEASED]:
             return 0
-        return max(0, int(self._permit._count()))  # noqa: SLF001 - multiprocessing's locks use it
+        return int(self.depth() > 0)
 
     # -- where the quick way ends
 
@@ -377,7 +388,7 @@ class SharedLock(QuickPermits):
 
     def _take(self, *, has_waited: bool = False, wait: int = 0, reserve: bool = False) -> Outcome:
         words, halves = self._words, self._halves
-        text, status, is_raised = "", Status.REFUSED, False
+        text, status, is_raised, count = "", Status.REFUSED, False, 0
         try:
             code = self._try_lock(self._mutex)
             if code:
@@ -397,6 +408,7 @@ class SharedLock(QuickPermits):
                     status = Status.REFUSED_HOLDER_DIED
                 else:
                     words[seat] = self._identity
+                    count = self._permit._count()  # noqa: SLF001 - multiprocessing's locks use it
                     is_raised = True
                     self._known_at(seat).post()
                     if self._permit.acquire(False):
@@ -423,7 +435,7 @@ class SharedLock(QuickPermits):
                 self.report_again(text)
             if is_raised:
                 self.set_depth(0)
-                if self._permit._count() > 0:  # noqa: SLF001 - as above
+                if self._permit._count() > count:  # noqa: SLF001 - as above
                     self._permit.release()
                 self._user.acquire(False)
             raise
@@ -435,7 +447,7 @@ class SharedLock(QuickPermits):
         """Find a seat for this process, and forget threads that waited and died."""
         words = self._words
         self._count_waiting(now, has_waited=has_waited)
-        if words[self._seat + _IS_RELEASED] or (self.depth() and self._halves[2 * _PERMIT]):
+        if self._lose():
             self._reset()
         if self._seat == _COMMON and not (
             words[_COMMON] == self._identity and self._is_up(_COMMON)
@@ -472,21 +484,25 @@ class SharedLock(QuickPermits):
     def _thaw(self) -> None:
         """Unfreeze this process's seat, unless there is something for which it has to enter the monitor."""
         words = self._words
-        if self._seat != _COMMON and not (words[WAITERS] or words[REPORT]):
+        if self._seat != _COMMON and not (words[RESERVED] or words[REPORT]):
             self._known_at(self._seat).thaw()
 
     def _release_for_another(self) -> bool:
         words = self._words
         if self._halves[2 * _PERMIT]:
             return False
-        for at in self._all:
-            if words[at] != self._identity and self._is_up(at):
-                if at == _COMMON or words[at] == NOBODY:
-                    self._empty(at)
-                else:
-                    words[at + _IS_RELEASED] = 1
+        # First the permit: who dies in between leaves a process that finds it free though it has it.
+        raised = list(self._raised())
+        self._unheld.release()
+        for at in raised:
+            if words[at] in (0, self._identity):
+                continue
+            if at == _COMMON or words[at] == NOBODY:
+                self._empty(at)
+            else:
+                words[at + _IS_RELEASED] = 1
+                if not self._halves[2 * (at + _SEMAPHORE)] & FROZEN:
                     self._known_at(at).freeze()
-        self._permit_at.post()
         return True
 
     def _reset(self) -> None:
@@ -502,7 +518,7 @@ class SharedLock(QuickPermits):
 
     def _recover_dead(self) -> bool:
         words = self._words
-        up = {words[at] for at in self._all if self._is_up(at)} - {0, NOBODY, self._identity}
+        up = {words[at] for at in self._raised()} - {0, NOBODY, self._identity}
         dead = {identity for identity in up if shared_semaphore.is_dead(identity)}
         return bool(dead) and self._inside(functools.partial(self._recover, dead))
 
@@ -530,6 +546,10 @@ class SharedLock(QuickPermits):
         """Report a death to the next acquirer, whose seat is frozen so that it enters the monitor."""
         super()._report_death(text)
         self._freeze()
+
+    def _raised(self) -> Iterator[int]:
+        """The seats that are up."""
+        return itertools.compress(self._all, self._ups.tolist())
 
     def _is_up(self, at: int) -> bool:
         return self._words[at] != 0 and self._halves[2 * (at + _SEMAPHORE)] & 1 == 1
@@ -568,7 +588,7 @@ class SharedLock(QuickPermits):
 
     def _end(self, refuse: Callable[[], object], *, stays_taken: bool = False) -> None:
         """Free what this process has, or leave it taken by nobody, and close the quick way with an error."""
-        words, seat, permit = self._words, self._seat, self._permit
+        words, seat, permit, held = self._words, self._seat, self._permit, self.held()
         self._close(refuse)
         self._permit = self._user if self._lost else self._permit_at.opened()
         self.set_depth(0)
@@ -578,7 +598,7 @@ class SharedLock(QuickPermits):
         if stays_taken:
             words[seat] = NOBODY
             return
-        if permit._count() > 0 and not words[seat + _IS_RELEASED]:  # noqa: SLF001 - as above
+        if held:
             self._report_identity(self._identity)
             # any thread may, and it counts as its own no more
             permit.release()
@@ -593,12 +613,15 @@ class SharedLock(QuickPermits):
 
 def _make_uses(lock: SharedLock, *, recursive: bool) -> None:
     """Make the functions by which a lock is used, the quick way."""
-    takes = gives = leaves = is_mine = cast("Any", None)
-    depth = 0
+    takes = gives = leaves = retakes = is_mine = cast("Any", None)
+    words, values = lock._words, lock._halves  # noqa: SLF001 - its own
+    depth = up = flag = 0
 
     def bind(seat: Any, permit: Any) -> None:
-        nonlocal takes, gives, leaves, is_mine
+        nonlocal takes, gives, leaves, retakes, is_mine, up, flag
+        up, flag = 2 * (lock._seat + _SEMAPHORE), lock._seat + _IS_RELEASED  # noqa: SLF001 - its own
         takes = calls(permit.acquire, after=seat.release)
+        retakes = calls(permit.acquire, after=functools.partial(operator.setitem, words, flag, 0))
         gives = calls(seat.acquire, after=permit.release)
         leaves = calls(seat.acquire)
         is_mine = permit._is_mine  # noqa: SLF001 - multiprocessing's locks use it
@@ -607,6 +630,8 @@ def _make_uses(lock: SharedLock, *, recursive: bool) -> None:
 
     def acquire(block: bool = True, timeout: float | None = None) -> bool:
         nonlocal depth
+        if depth and retake(_LOOKS if block and timeout is None else 1):
+            return True
         try:
             for is_taken in takes:
                 if is_taken:
@@ -667,6 +692,34 @@ def _make_uses(lock: SharedLock, *, recursive: bool) -> None:
         else:
             lock.release_for_another()
 
+    def retake(looks: int) -> bool:
+        # Two that hand a lock to each other do little else. The seat of this process is up.
+        nonlocal depth
+        for _ in range(looks if is_mine() else 0):
+            if not (depth and values[up] & 1):
+                break
+            if words[flag] and values[2 * _PERMIT] > 0:
+                if words[RESERVED] or words[REPORT]:
+                    break
+                for is_taken in retakes:
+                    if is_taken:
+                        return True
+                    depth = 0
+                    for _ in leaves:
+                        break
+                    break
+                break
+            give_way()
+        return False
+
+    def lose() -> bool:
+        # without a call in between, behind which another thread may run
+        nonlocal depth
+        if words[flag] or (depth and values[2 * _PERMIT]):
+            depth = 0
+            return True
+        return False
+
     def set_depth(number: int) -> None:
         nonlocal depth
         depth = number
@@ -674,7 +727,7 @@ def _make_uses(lock: SharedLock, *, recursive: bool) -> None:
     lock.acquire = acquire_recursively if recursive else acquire
     lock.release = release_recursively if recursive else release
     lock.depth, lock.set_depth = lambda: depth, set_depth
-    lock._bind = bind  # noqa: SLF001 - its own
+    lock._bind, lock._lose = bind, lose  # noqa: SLF001 - its own
 
 
 class UntrackedSemaphore(QuickPermits):
