@@ -24,6 +24,11 @@ def add(number: int, other: float = 0.0) -> float:
     return number + other
 
 
+def in_turn(lock: fiber.Lock, condition: fiber.Condition) -> None:
+    with lock as is_held, condition as is_held_too:
+        assert_type((is_held, is_held_too), tuple[bool, bool])
+
+
 def nothing() -> None:
     pass
 

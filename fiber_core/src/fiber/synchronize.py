@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from threading import BrokenBarrierError
 from types import MethodType
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 from fiber._objects import store
 from fiber._objects.address import Kind
@@ -202,17 +202,22 @@ def _exit(reference: _Reference, *_: object) -> None:
     reference.used.release()
 
 
-class _Entered(SyncHandle[SemaphoreObject]):
+class _Entered:
     """A handle that a ``with`` statement uses without a method of a class in between."""
 
     __slots__ = ("__enter__", "__exit__")
 
-    # the stubs of slots
-    __enter__: Callable[[], bool]
-    __exit__: Callable[..., None]
+    if TYPE_CHECKING:
+
+        def __enter__(self) -> bool: ...
+        def __exit__(self, *exception: object) -> None: ...
+
+    def _use(self, enter: Callable[[], bool], leave: Callable[..., None]) -> None:
+        """Have a ``with`` statement call these."""
+        self.__enter__, self.__exit__ = enter, leave  # type: ignore[method-assign]
 
 
-class SemLock(_Entered):
+class SemLock(_Entered, SyncHandle[SemaphoreObject]):
     """Handle of a lock or semaphore."""
 
     _reference: _Reference
@@ -230,16 +235,15 @@ class SemLock(_Entered):
         reference.used = used
         if (kind.acquire, kind.release) != (SemLock.acquire, SemLock.release):
             # the user's
-            self.__enter__, self.__exit__ = self._enter, self._exit
+            self._use(self._enter, self._exit)
             return
-        self.__enter__, self.__exit__ = MethodType(_enter, reference), MethodType(_exit, reference)
+        self._use(MethodType(_enter, reference), MethodType(_exit, reference))
         if self._is_shared:
             # without the methods of this class in between, as in the standard library
             self.acquire = used.acquire  # type: ignore[assignment,method-assign] # it has defaults, too
             self.release = used.release  # type: ignore[method-assign]
             if isinstance(used, QuickPermits):
-                self.__enter__ = used.acquire
-                self.__exit__ = keeping(used.release, reference)
+                self._use(used.acquire, keeping(used.release, reference))
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
         """Acquire it, waiting until it is free.
@@ -452,7 +456,7 @@ class BoundedSemaphore(Semaphore):
         return f"<{type(self).__name__}(value={value}, maxvalue={self._maximum})>"
 
 
-class Condition(SyncHandle[ConditionObject]):
+class Condition(_Entered, SyncHandle[ConditionObject]):
     """A condition variable with its lock; as ``multiprocessing.Condition``.
 
     Args:
@@ -470,6 +474,7 @@ class Condition(SyncHandle[ConditionObject]):
         self.acquire = self._lock.acquire
         #: releases the lock
         self.release = self._lock.release
+        self._use(self._lock.__enter__, self._lock.__exit__)
         # True where changes of the lock may overtake messages to the condition's owner
         lock = self._lock
         same = "" if lock._is_shared else lock._object.owner_ident  # noqa: SLF001 - its own
@@ -482,12 +487,6 @@ class Condition(SyncHandle[ConditionObject]):
     def _restore(self, *state: Any) -> None:
         self._lock, *rest = state
         super()._restore(*rest)
-
-    def __enter__(self) -> bool:
-        return self._lock.__enter__()
-
-    def __exit__(self, *exception: object) -> None:
-        self._lock.__exit__(*exception)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Release the lock, wait until notified, acquire the lock again.
