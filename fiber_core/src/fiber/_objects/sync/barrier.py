@@ -219,11 +219,17 @@ class SharedBarrier(Monitored):
 
     def _open(self) -> None:
         """Release all waiting parties."""
-        self._end_round(is_broken_now=False, is_broken=bool(self._words[_IS_LATE]))
+        words = self._words
+        # none where it is one of a single party
+        others = words[_ARRIVED] or words[_ACTION]
+        self._end_round(is_broken_now=False, is_broken=bool(words[_IS_LATE]))
+        if others:
+            self._round.wake()
 
     def _break(self, *, is_broken: bool = True) -> None:
         """Report to all waiting parties that the barrier is broken, for good or not."""
         self._end_round(is_broken_now=True, is_broken=is_broken)
+        self._round.wake()
 
     # the parties of a round in which a process died, or was interrupted, can only be told that it is broken
     _repair = _break
@@ -234,7 +240,6 @@ class SharedBarrier(Monitored):
         words[_ENDS] = (words[_ENDS] << 1 | is_broken_now) & _ENDS_MASK
         words[_IS_BROKEN] = is_broken
         words[_ROUND] += 1
-        self._round.wake()
 
     def _end_action(self, number: int, *, succeeded: bool) -> Status:
         if not number or self._words[_ACTION] != number:
