@@ -331,10 +331,9 @@ class UnixListener:
 
 def _reading(source: _Source, reactor: Reactor, read: Callable[[], None]) -> Reading | None:
     """A reading; None on other systems than Linux, and where there is no descriptor for it."""
-    if sys.platform != "linux":
-        return None
+    is_possible = sys.platform == "linux"
     try:
-        return Reading(source, reactor, read)
+        return Reading(source, reactor, read) if is_possible else None
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
