@@ -202,7 +202,7 @@ TABLE: dict[str, Deviation] = {
         f"synchronize.{kind}.{name}": different(
             "a slot with a function, which makes `with` faster; call it on an object, not on the class"
         )
-        for kind in ("BoundedSemaphore", "Lock", "RLock", "SemLock", "Semaphore")
+        for kind in ("BoundedSemaphore", "Condition", "Lock", "RLock", "SemLock", "Semaphore")
         for name in ("__enter__", "__exit__")
     },
     **_internal(
