@@ -190,6 +190,8 @@ _LEAST, _MOST = 16, 64
 
 #: looks at whether another process has released what this thread has, 1 us each, before it waits through the monitor
 _LOOKS = 50
+#: nanoseconds after which a look was long; number of the waits after that in which it looks once
+_LONG, _BUSY = 100_000, 100
 
 _TOO_MANY = "semaphore or lock released too many times"
 assert HEAD <= _PERMIT
@@ -615,7 +617,7 @@ def _make_uses(lock: SharedLock, *, recursive: bool) -> None:
     """Make the functions by which a lock is used, the quick way."""
     takes = gives = leaves = retakes = is_mine = cast("Any", None)
     words, values = lock._words, lock._halves  # noqa: SLF001 - its own
-    depth = up = flag = 0
+    depth = up = flag = busy = 0
 
     def bind(seat: Any, permit: Any) -> None:
         nonlocal takes, gives, leaves, retakes, is_mine, up, flag
@@ -694,8 +696,16 @@ def _make_uses(lock: SharedLock, *, recursive: bool) -> None:
 
     def retake(looks: int) -> bool:
         # Two that hand a lock to each other do little else. The seat of this process is up.
-        nonlocal depth
-        for _ in range(looks if is_mine() else 0):
+        nonlocal depth, busy
+        if looks > 1 and busy:
+            busy, looks = busy - 1, 1
+        for look in range(looks if is_mine() else 0):
+            if look:
+                before = time.monotonic_ns()
+                give_way()
+                if time.monotonic_ns() - before > _LONG:
+                    # a third one had the CPU: the kernel runs a thread that was woken sooner than one that gave way
+                    busy, looks = _BUSY, 0
             if not (depth and values[up] & 1):
                 break
             if words[flag] and values[2 * _PERMIT] > 0:
@@ -709,7 +719,8 @@ def _make_uses(lock: SharedLock, *, recursive: bool) -> None:
                         break
                     break
                 break
-            give_way()
+            if not looks:
+                break
         return False
 
     def lose() -> bool:
