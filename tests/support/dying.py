@@ -37,6 +37,8 @@ def killed_at(
                 os.kill(os.getpid(), signal.SIGKILL)
             return trace
 
+        # Python 3.12 looks only here whether anybody wants them
+        sys._getframe().f_trace_opcodes = event == "opcode"
         with contextlib.suppress(BaseException):
             action(lambda: sys.settrace(trace))
         os._exit(0)

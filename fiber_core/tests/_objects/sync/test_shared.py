@@ -318,7 +318,7 @@ def test_a_process_may_be_killed_while_a_lock_is_handed_to_another(part, event, 
 
 @needs_seats
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-@pytest.mark.parametrize("event, least", [("opcode", 40), ("line", 60)])
+@pytest.mark.parametrize("event, least", [("opcode", 30), ("line", 60)])
 def test_who_is_killed_with_an_untracked_semaphore_takes_no_more_than_its_permit(
     monkeypatch, event, least
 ):
