@@ -347,7 +347,8 @@ class SshWorld:
 
     def close(self) -> list[str]:
         """Remove hosts and network; returns the processes of jobs that were left."""
-        left = waiting.left(self.jobs, _TIMEOUT, pause=0.05)
+        # an agent that a test has not taken leave of ends with its lease, which is of 20 s
+        left = waiting.left(self.jobs, 20.0 + _TIMEOUT, pause=0.05)
         for host in self.hosts:
             host.kill_all()
         if self.link:
