@@ -296,7 +296,9 @@ def _interrupted_at_exit() -> None:
             child.kill()
     else:
         _interrupted = True
-        log.warning("fiber: waiting for %s; Ctrl-C again ends them", names_of(children))
+        # unless the same interrupt has ended them
+        if children:
+            log.warning("fiber: waiting for %s; Ctrl-C again ends them", names_of(children))
         _interrupt(children, again=True)
 
 

@@ -353,6 +353,7 @@ def test_who_is_killed_with_an_untracked_semaphore_takes_no_more_than_its_permit
 
 @needs_seats
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.timeout(3600 if soak.is_full() else 240)
 def test_a_process_may_be_killed_while_it_recovers_what_another_had():
     for line in soak.places():
         made = Seated()
