@@ -43,6 +43,8 @@ def interrupted_while_reading(
 
     # finalizers of others' objects would swallow it
     gc.disable()
+    # Python 3.12 looks only here whether anybody wants them
+    sys._getframe().f_trace_opcodes = True
     sys.settrace(trace)
     try:
         return action(), False
