@@ -108,7 +108,9 @@ def test_it_ends_with_a_program_that_is_killed_whoever_keeps_its_descriptors(tmp
     with subprocess.Popen(
         [sys.executable, script], stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
-        url = re.search(r"http://\S+", process.stderr.readline())[0]
+        # from Python 3.12 on, the fork's warning may come first
+        found = (re.search(r"http://\S+", line) for line in process.stderr)
+        url = next(filter(None, found))[0]
         urllib.request.urlopen(url, timeout=PATIENCE).close()
         until(lambda: children(process.pid))
         process.kill()
