@@ -224,7 +224,27 @@ def conserves_permits(made, events, value, maximum, *, recover):
         assert processes[0].value() == total - sum(held) - taken
 
 
+@needs_seats
+@pytest.mark.parametrize("kind", SEATED)
+def test_a_lock_that_is_soon_released_is_acquired_without_the_monitor(monkeypatch, kind):
+    look(monkeypatch, 10**9)
+    made = KINDS[kind]()
+    waiting, other = made.here(), made.of(1)
+    assert waiting.acquire()
+    waiting.release()
+    other.acquire()
+    monkeypatch.setattr(waiting, "_take", Mock(side_effect=AssertionError))
+    wait = in_thread(waiting.acquire)
+    other.release()
+    assert wait()
+
+
 # -- deaths
+
+
+def look(monkeypatch, times):
+    monkeypatch.setattr(shared_semaphore.SharedSemaphore, "_looks", times)
+    monkeypatch.setattr(shared_lock, "LOOKS", times)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -232,7 +252,7 @@ def conserves_permits(made, events, value, maximum, *, recover):
 @pytest.mark.parametrize("step", ["acquire", "release", "wait"])
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_a_process_may_be_killed_at_any_line(monkeypatch, kind, step):
-    monkeypatch.setattr(shared_semaphore, "LOOKS", 2)
+    look(monkeypatch, 2)
     made = KINDS[kind]()
     permits = made.ours.value()
 
@@ -322,7 +342,7 @@ def test_a_process_may_be_killed_while_a_lock_is_handed_to_another(part, event, 
 def test_who_is_killed_with_an_untracked_semaphore_takes_no_more_than_its_permit(
     monkeypatch, event, least
 ):
-    monkeypatch.setattr(shared_semaphore, "LOOKS", 2)
+    look(monkeypatch, 2)
     monkeypatch.setattr(shared_semaphore, "GRACE", 0)
     made, step = Untracked(2), 1
 

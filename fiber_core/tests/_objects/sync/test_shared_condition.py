@@ -63,8 +63,28 @@ def test_where_nobody_waits_a_notification_enters_nothing_and_is_for_nobody(
         ours.notify(1, certain=True)
 
 
+def test_only_who_sleeps_is_woken(ours, theirs, monkeypatch):
+    woken = Mock()
+    monkeypatch.setattr(shared_condition.Word, "wake", woken)
+    awake = ours.register()
+    theirs.notify(1, certain=True)
+    assert ours.leave(awake)
+    woken.assert_not_called()
+    asleep = ours.register()
+    ours._inside(lambda: ours._fall_asleep(asleep[0] + shared_condition._STATE))
+    assert ours.waiting() == 1
+    theirs.notify(1, certain=True)
+    assert ours.leave(asleep)
+    woken.assert_called_once()
+    # one who waits for a change, for other processes, is woken by each
+    ours.wait_for_change(ours.changes + 1, 0)
+    awake = ours.register()
+    theirs.notify(1, certain=True)
+    assert woken.call_count == 2
+
+
 def test_the_notification_of_one_that_is_interrupted_wakes_another(ours, theirs, monkeypatch):
-    def interrupted(at, deadline):
+    def interrupted(at, timeout):
         until(lambda: ours.waiting() == 2)
         theirs.notify(1, certain=True)
         raise KeyboardInterrupt
@@ -80,21 +100,23 @@ def test_the_notification_of_one_that_is_interrupted_wakes_another(ours, theirs,
     assert waits[0]()
 
 
-def test_the_notification_of_one_that_is_interrupted_as_it_wakes_does_too(ours, theirs):
-    waits, unlock = [], ours._unlock
+def test_the_notification_of_one_that_is_interrupted_as_it_wakes_does_too(
+    ours, theirs, monkeypatch
+):
+    waits, leave = [], ours.leave
 
-    def interrupt(mutex):
-        ours._unlock = unlock
-        unlock(mutex)
+    def interrupted(entry):
+        monkeypatch.undo()
+        assert leave(entry)
         raise KeyboardInterrupt
 
-    def notified(at, deadline):
+    def notified(at, timeout):
         theirs.notify(1, certain=True)
         waits.append(in_thread(sleep, theirs))
         until(lambda: theirs.waiting() == 1)
-        ours._unlock = interrupt
 
-    ours._wait = notified
+    monkeypatch.setattr(ours, "_wait", notified)
+    monkeypatch.setattr(ours, "leave", interrupted)
     with pytest.raises(KeyboardInterrupt):
         sleep(ours)
     assert waits[0]()
@@ -119,7 +141,7 @@ def test_a_process_that_exits_passes_its_notification_on(ours, theirs, monkeypat
     # another one's, though it is of this process
     monkeypatch.setattr(shared_condition, "own_identity", lambda: 5)
     leaving, _ = ours.register()
-    ours._waits[leaving] = ours._word(leaving)
+    ours._waits.add(leaving)
     monkeypatch.undo()
     waits = in_thread(sleep, theirs)
     until(lambda: theirs.waiting() == 2)

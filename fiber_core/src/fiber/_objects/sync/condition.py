@@ -6,7 +6,8 @@ lock of a condition is an object of its own, which the handle uses.
 
 A ``SharedCondition`` is in memory that the processes of one host share. Each thread that waits has an *entry*: the
 identity of its process, a number that tells who has waited for longest, and a word that says whether it was
-notified, which it waits for. A thread that was notified frees its entry; where its process dies before, those that
+notified, which it waits for: it looks at that for a while, and says there that it sleeps before it does, so that
+nobody is woken who is awake. A thread that was notified frees its entry; where its process dies before, those that
 wait pass the notification on, as they look from time to time whether the processes of the entries live.
 """
 
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from fiber._base.threads import Deadline
 from fiber._objects.address import Kind
-from fiber._objects.sync.monitor import LOOKS, Monitored, Turns, Word
+from fiber._objects.sync.monitor import LOOKS, Monitored, Turns, Word, give_way
 from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
 from fiber._objects.sync.protocol import Answer, Answers, Op, Request, Status, Wait, WaitQueue
 from fiber._objects.sync.shared_semaphore import is_dead, own_identity
@@ -38,10 +39,12 @@ _NEXT = 0
 _CHANGES = 1
 #: entries up to here may be in use
 _HIGH = 2
-_ENTRIES = 3
+#: 1 once a thread has waited for a change, which is woken by each from then on
+_IS_WATCHED = 3
+_ENTRIES = 4
 #: words of an entry: identity; number of the wait; state; number of the next wait when it was notified
 _IDENTITY, _NUMBER, _STATE, _LIMIT, _ENTRY = 0, 1, 2, 3, 4
-_FREE, _WAITING, _NOTIFIED = 0, 1, 2
+_FREE, _NOTIFIED, _WAITING, _ASLEEP = 0, 1, 2, 3
 _MOST = 256
 #: bytes of a condition
 SIZE = MONITOR_SIZE + 8 * (_ENTRIES + _ENTRY * _MOST)
@@ -61,9 +64,11 @@ class SharedCondition(Monitored):
     def __init__(self, memory: mmap.mmap, begin: int, *, is_new: bool = False) -> None:
         super().__init__(memory, begin, is_new=is_new)
         self._words = memoryview(memory)[begin + MONITOR_SIZE : begin + SIZE].cast("q")
+        # words that were woken or waited for
+        self._known: dict[int, Word] = {}
         self._changes = self._word(_CHANGES)
-        # words of the entries of threads of this process that wait
-        self._waits: dict[int, Word] = {}
+        # entries of threads of this process that wait
+        self._waits: set[int] = set()
 
     # -- for the user's threads
 
@@ -77,9 +82,9 @@ class SharedCondition(Monitored):
         was_notified = False
         try:
             entry = self.register(entries)
-            self._waits[entry[0]] = self._word(entry[0] + _STATE)
+            self._waits.add(entry[0])
             release()
-            self._wait(entry[0], Deadline(timeout))
+            self._wait(entry[0], timeout)
             was_notified = self.is_notified(entry)
             return self.leave(entry)
         except BaseException:
@@ -89,7 +94,7 @@ class SharedCondition(Monitored):
             raise
         finally:
             for at, _ in entries:
-                self._waits.pop(at, None)
+                self._waits.discard(at)
 
     def notify(self, count: int, *, certain: bool) -> None:
         """Wake so many, those that have waited for longest."""
@@ -97,31 +102,37 @@ class SharedCondition(Monitored):
             # nobody waits: whoever does registered before it released the lock, which the caller has
             self.check()
             return
-        notified = self._inside(functools.partial(self._notify, count, self._words[_NEXT] + 1))
-        for at in notified:
-            (self._waits.get(at) or self._word(at + _STATE)).wake()
-        if notified:
-            self._changes.wake()
+        self._wake(functools.partial(self._notify, count, self._words[_NEXT] + 1))
 
     def waiting(self) -> int:
         """Number of waiting threads."""
         self.check()
         words = self._words
-        return sum(words[at + _STATE] == _WAITING for at in self._all())
+        return sum(words[at + _STATE] >= _WAITING for at in self._all())
 
-    def _wait(self, at: int, deadline: Deadline) -> None:
+    def _wait(self, at: int, timeout: float | None) -> None:
         words, state = self._words, at + _STATE
-        for _ in range(LOOKS):
+        for _ in range(0 if timeout is not None and timeout <= 0 else LOOKS):
             if words[state] == _NOTIFIED:
                 return
-        turns = Turns()
+            give_way()
+        deadline, turns = Deadline(timeout), Turns()
+        self._inside(functools.partial(self._fall_asleep, state))
         while words[state] != _NOTIFIED:
             self.check()
             left = deadline.left
             if left == 0:
                 return
-            if turns.wait(self._waits[at], _WAITING, left):
+            if turns.wait(self._word(state), _ASLEEP, left):
                 self.pass_on()
+
+    def _wake(self, notify: Callable[[], tuple[bool, list[int]]]) -> None:
+        """Notify with the monitor entered, and wake those that sleep."""
+        has_changed, asleep = self._inside(notify)
+        for state in asleep:
+            self._word(state).wake()
+        if has_changed and self._words[_IS_WATCHED]:
+            self._changes.wake()
 
     # -- entries
 
@@ -142,7 +153,14 @@ class SharedCondition(Monitored):
         return kept[0]
 
     def leave(self, entry: Entry) -> bool:
-        """Wait no more; True where it was notified. Idempotent."""
+        """Wait no more; True where it was notified. Idempotent.
+
+        Called by the thread that waits: nobody else changes an entry that was notified.
+        """
+        words, state = self._words, entry[0] + _STATE
+        if words[state] == _NOTIFIED and words[entry[0] + _NUMBER] == entry[1]:
+            words[state] = _FREE
+            return True
         return self._inside(functools.partial(self._leave, *entry))
 
     def is_notified(self, entry: Entry) -> bool:
@@ -156,6 +174,7 @@ class SharedCondition(Monitored):
 
     def wait_for_change(self, number: int, seconds: float) -> None:
         """Wait until :attr:`changes` is another number than this; may return early."""
+        self._words[_IS_WATCHED] = 1
         self._changes.wait(number, seconds)
 
     def pass_on(self) -> None:
@@ -171,15 +190,17 @@ class SharedCondition(Monitored):
         words = self._words
         for at in [at for at in self._all() if words[at + _IDENTITY] == identity]:
             limit = words[at + _LIMIT]
-            if self.leave((at, words[at + _NUMBER])):
+            # several threads may find it
+            if self._inside(functools.partial(self._leave, at, words[at + _NUMBER])):
                 # to those that waited when it was notified
-                for one in self._inside(functools.partial(self._notify, 1, limit)):
-                    self._word(one + _STATE).wake()
-                self._changes.wake()
+                self._wake(functools.partial(self._notify, 1, limit))
 
     def _word(self, index: int) -> Word:
-        memory, begin = self._where
-        return Word(memory, begin + MONITOR_SIZE + 8 * index)
+        found = self._known.get(index)
+        if found is None:
+            memory, begin = self._where
+            found = self._known[index] = Word(memory, begin + MONITOR_SIZE + 8 * index)
+        return found
 
     def _all(self) -> Iterator[int]:
         return iter(range(_ENTRIES, _ENTRIES + _ENTRY * self._words[_HIGH], _ENTRY))
@@ -208,25 +229,37 @@ class SharedCondition(Monitored):
             return False
         was_notified = words[at + _STATE] == _NOTIFIED
         words[at + _STATE] = _FREE
-        while words[_HIGH] and not words[_ENTRIES + _ENTRY * (words[_HIGH] - 1) + _STATE]:
-            words[_HIGH] -= 1
+        self._lower()
         return was_notified
 
-    def _notify(self, count: int, before: int) -> list[int]:
-        """Notify so many of those whose number is lower; where their entries are."""
+    def _lower(self) -> None:
         words = self._words
+        while words[_HIGH] and not words[_ENTRIES + _ENTRY * (words[_HIGH] - 1) + _STATE]:
+            words[_HIGH] -= 1
+
+    def _fall_asleep(self, state: int) -> None:
+        if self._words[state] == _WAITING:
+            self._words[state] = _ASLEEP
+
+    def _notify(self, count: int, before: int) -> tuple[bool, list[int]]:
+        """Notify so many of those whose number is lower: whether there were any, and words for which some sleep."""
+        words = self._words
+        self._lower()
         waiting = [
             at
             for at in self._all()
-            if words[at + _STATE] == _WAITING and words[at + _NUMBER] < before
+            if words[at + _STATE] >= _WAITING and words[at + _NUMBER] < before
         ]
-        waiting.sort(key=lambda at: words[at + _NUMBER])
-        notified = waiting[:count]
-        for at in notified:
+        if len(waiting) > 1:
+            waiting.sort(key=lambda at: words[at + _NUMBER])
+        asleep = []
+        for at in waiting[:count]:
+            if words[at + _STATE] == _ASLEEP:
+                asleep.append(at + _STATE)
             words[at + _LIMIT] = words[_NEXT]
             words[at + _STATE] = _NOTIFIED
         words[_CHANGES] += 1
-        return notified
+        return bool(waiting), asleep
 
     def _repair(self) -> None:
         """Nothing to do: an entry is in use or not by one word, which is the last to be written."""
@@ -241,8 +274,8 @@ class SharedCondition(Monitored):
     def cut_off(self, error: Callable[[], BaseException]) -> None:
         """This process has lost the owner: all uses raise an error from now on."""
         self._refuse(error)
-        for word in list(self._waits.values()):
-            word.wake()
+        for at in list(self._waits):
+            self._word(at + _STATE).wake()
 
 
 class ConditionState:

@@ -46,8 +46,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from fiber._objects.address import Kind, shape_of
 from fiber._objects.sync import monitor, shared_semaphore
+from fiber._objects.sync.monitor import LOOKS, Word, give_way
 from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
-from fiber._objects.sync.monitor import Word, give_way
 from fiber._objects.sync.protocol import Status
 from fiber._objects.sync.shared_semaphore import (
     ACQUIRED,
@@ -325,6 +325,9 @@ class SharedLock(QuickPermits):
     set_depth: Callable[[int], None]
     # counts it as not acquired where another process has released it; True where that was so
     _lose: Callable[[], bool]
+    # acquires it the quick way if it is released within some microseconds
+    _take_soon: Callable[[], bool]
+    _looks = 0
 
     def __init__(
         self,
@@ -373,6 +376,10 @@ class SharedLock(QuickPermits):
         return int(self.depth() > 0)
 
     # -- where the quick way ends
+
+    def wait(self, block: bool, timeout: float | None) -> bool:
+        """Acquire it after all, through the monitor where it is not released at once."""
+        return (block and self._take_soon()) or super().wait(block, timeout)
 
     def release_for_another(self) -> None:
         """Release it, which this process, or this thread, has not acquired."""
@@ -723,6 +730,22 @@ def _make_uses(lock: SharedLock, *, recursive: bool) -> None:
                 break
         return False
 
+    def take_soon() -> bool:
+        nonlocal depth
+        for _ in range(LOOKS):
+            if values[2 * _PERMIT] > 0:
+                try:
+                    for is_taken in takes:
+                        if is_taken:
+                            depth = 1
+                            return True
+                        for _ in leaves:
+                            break
+                        break
+                except ValueError:
+                    break
+        return False
+
     def lose() -> bool:
         # without a call in between, behind which another thread may run
         nonlocal depth
@@ -738,7 +761,7 @@ def _make_uses(lock: SharedLock, *, recursive: bool) -> None:
     lock.acquire = acquire_recursively if recursive else acquire
     lock.release = release_recursively if recursive else release
     lock.depth, lock.set_depth = lambda: depth, set_depth
-    lock._bind, lock._lose = bind, lose  # noqa: SLF001 - its own
+    lock._bind, lock._lose, lock._take_soon = bind, lose, take_soon  # noqa: SLF001 - its own
 
 
 class UntrackedSemaphore(QuickPermits):

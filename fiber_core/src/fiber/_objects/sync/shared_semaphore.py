@@ -170,6 +170,8 @@ class SharedPermits(HoldMixin, Monitored):
     _changes: Word
     # places that note who has a permit
     _all: Sequence[int]
+    # looks at whether one is free before it sleeps
+    _looks = LOOKS
 
     def __init__(
         self, memory: mmap.mmap, begin: int, *, host: str, identity: int, is_new: bool
@@ -207,7 +209,7 @@ class SharedPermits(HoldMixin, Monitored):
                 outcome = self._take()
             return outcome
         words, free = self._free
-        for _ in range(LOOKS):
+        for _ in range(self._looks):
             if words[free] > 0:
                 outcome = self._take()
                 if outcome is not REFUSED:
