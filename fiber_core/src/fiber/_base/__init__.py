@@ -8,6 +8,7 @@ threads          event loops, threads that run actions, and waits of which Ctrl-
 sockets          sockets that never block, on such a loop, and accepting them
 field_docs       text that ``help()`` shows of a value class, from comments in the source
 interpreter      memory, start method and end of this process
+cgroups          CPUs and memory that this process may use
 log              Fiber's loggers, which import ``logging`` only if the program uses it
 slowness         rule by which one of several workers counts as slow
 ================ ====================================================================

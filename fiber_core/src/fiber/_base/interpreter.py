@@ -14,6 +14,13 @@ from typing import Any
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
+#: bytes of free memory that a process may keep, and on a host with much memory
+LEAST_KEPT, _MOST_KEPT = 64 * 2**20, 256 * 2**20
+#: parameters of mallopt(3): free bytes from which on memory is given back; bytes from which on it is mapped for itself
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+#: the largest value of the second one, to which the C library raises it by itself too
+_LARGEST_OF_HEAP = 32 * 2**20
+
 
 def resident(pid: int | None = None) -> int | None:
     """Bytes of resident memory of a process, this one if omitted; None where that cannot be told."""
@@ -32,6 +39,32 @@ def resident(pid: int | None = None) -> int | None:
             return int(psutil.Process(pid).memory_info().rss)
         except psutil.Error:
             return None
+
+
+@functools.cache
+def most_kept() -> int:
+    """Bytes of free memory that a process keeps at most: a 64th of the machine's, or of its control groups'."""
+    from fiber._base.cgroups import memory_total
+
+    return max(LEAST_KEPT, min(memory_total() * 2**20 // 64, _MOST_KEPT))
+
+
+@functools.cache
+def keep_free_memory() -> None:
+    """Have the C library keep free memory, unless its user has said how much.
+
+    Called by who receives objects of 128 KB and more: new pages for each take longer than to copy it.
+    """
+    import ctypes
+
+    said = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
+    if any(map(os.environ.get, said)) or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
+        return
+    # other C libraries have none
+    mallopt = getattr(ctypes.PyDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, _LARGEST_OF_HEAP)
+        mallopt(_TRIM_THRESHOLD, most_kept())
 
 
 #: method of a program that chose none: a child begins as with the stdlib's method of that name

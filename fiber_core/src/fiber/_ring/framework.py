@@ -105,6 +105,6 @@ def default_environ(ring: RingView) -> dict[str, str]:
 
 
 def _cpus() -> int:
-    from fiber._agent.cgroups import cpu_count
+    from fiber._base.cgroups import cpu_count
 
     return cpu_count()

@@ -31,6 +31,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from fiber._base import values
+from fiber._base.interpreter import keep_free_memory
 from fiber.exceptions import WireError
 
 VERSION = 1
@@ -40,6 +41,8 @@ _HEADER_SIZE = HEADER.size
 
 #: largest frame, and nng's receive limit; a setting may lower it for tests
 MAX_FRAME = 4 * 2**20
+#: bytes from which on the C library gives memory of its own to what is allocated
+_LARGE = 128 * 2**10
 #: largest frame from a peer that is not proven
 MAX_UNPROVEN = 64 * 2**10
 #: most bytes kept of a peer's messages that were begun and are not being continued
@@ -387,6 +390,8 @@ class Deframer:
             at = start + size
             if at > end:
                 # allocated whole, and filled from the stream without another copy
+                if size >= _LARGE:
+                    keep_free_memory()
                 self._frame = bytearray(size)
                 self._frame[: end - start] = data[start:end]
                 self.gap = memoryview(self._frame)[end - start :]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import require
-from fiber._agent.cgroups import Group
 from fiber._agent.supervisor.cgroup import Confinement, Confiner, JobConfiner
+from fiber._base.cgroups import Group
 from fiber.model import Reason, ReasonKind, ResourceRequest
 from supervised import until_gone
 

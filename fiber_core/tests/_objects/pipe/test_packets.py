@@ -3,20 +3,16 @@
 import errno
 import os
 import pickle
-import platform
 import queue
 import resource
 import select
 import socket
-import subprocess
-import sys
 from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fiber._agent import cgroups
 from fiber._objects.handle import decode
 from fiber._objects.pipe import memories
 from fiber._objects.pipe.packets import INLINE, Packet, PacketSocket
@@ -26,29 +22,6 @@ from waiting import until
 from wire_world import in_thread
 
 REFERENCES = [("owner", ("unix:///there",), 3, 4)]
-
-
-#: prints page faults of three times 32 items of 1 MB
-RECEIVING = """
-import pickle, resource
-from fiber._objects.handle import decode
-from fiber._objects.pipe.packets import PacketSocket
-
-first, second = PacketSocket.pair(print)
-item = pickle.dumps(b"." * 2**20)
-# maps the memory
-for _ in range(2):
-    first.put(item)
-    decode(second.take())
-for _ in range(3):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    found = []
-    for _ in range(32):
-        first.put(item)
-        found.append(decode(second.take()))
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-    del found
-"""
 
 
 class Array(np.ndarray):
@@ -199,9 +172,7 @@ class TestMemories:
     def kept(self, monkeypatch):
         kept = []
         monkeypatch.setattr(memories, "_kept", kept)
-        memories._most_kept_size.cache_clear()
         yield kept
-        memories._most_kept_size.cache_clear()
         for memory in kept:
             memory.close()
 
@@ -330,28 +301,6 @@ class TestMemories:
         assert found[1].flags.f_contiguous
         assert found[0] is found[-1]
 
-    @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="others have no such parameters")
-    @pytest.mark.parametrize("said", [None, "131072"])
-    def test_what_arrives_gets_pages_again_that_are_free_unless_the_user_has_said_how_many(
-        self, said
-    ):
-        environment = {n: v for n, v in os.environ.items() if "MALLOC" not in n}
-        if said is not None:
-            environment["MALLOC_TRIM_THRESHOLD_"] = said
-        printed = subprocess.check_output([sys.executable, "-c", RECEIVING], env=environment)
-        first, *later = map(int, printed.split())
-        pages = 32 * 2**20 // resource.getpagesize()
-        if said is None:
-            assert max(later) < pages / 2
-        else:
-            assert min(first, *later) > pages / 2
-
-    @pytest.mark.parametrize("total, most", [(2**10, 64), (6 * 2**10, 96), (2**20, 256)])
-    def test_more_is_kept_where_there_is_much_memory(self, monkeypatch, total, most):
-        monkeypatch.setattr(cgroups, "memory_total", lambda: total)
-        assert not memories._is_too_much(most * 2**20)
-        assert memories._is_too_much(most * 2**20 + 1)
-
     def test_no_more_is_mapped_than_is_kept(self, ends, monkeypatch):
         monkeypatch.setattr(memories, "_maps", OrderedDict())
         monkeypatch.setattr(memories, "_MOST", 2)
@@ -359,10 +308,8 @@ class TestMemories:
             ends[0].put(pickle.dumps(bytes(size * INLINE)))
             decode(ends[1].take())
             assert len(memories._maps) <= 2
-        monkeypatch.setattr(memories, "_KEPT_SIZE", 3 * INLINE)
-        monkeypatch.setattr(memories, "_MOST_KEPT_SIZE", 0)
-        # the first item of a process has looked at it
-        memories._most_kept_size.cache_clear()
+        monkeypatch.setattr(memories, "LEAST_KEPT", 3 * INLINE)
+        monkeypatch.setattr(memories, "most_kept", lambda: 3 * INLINE)
         ends[0].put(pickle.dumps(b"larger" * INLINE))
         assert decode(ends[1].take()) == b"larger" * INLINE
         assert not memories._maps
@@ -382,10 +329,8 @@ class TestMemories:
             first.put(bytes(2 * INLINE))
         assert len(kept) == 3
         monkeypatch.setattr(memories, "_LARGEST", 3 * INLINE)
-        monkeypatch.setattr(memories, "_KEPT_SIZE", 3 * INLINE)
-        monkeypatch.setattr(memories, "_MOST_KEPT_SIZE", 0)
-        # the first item of a process has looked at it
-        memories._most_kept_size.cache_clear()
+        monkeypatch.setattr(memories, "LEAST_KEPT", 3 * INLINE)
+        monkeypatch.setattr(memories, "most_kept", lambda: 3 * INLINE)
         before = set(kept)
         first.put(b"huge" * INLINE)
         assert set(kept) == before

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from fiber._agent.cgroups import cpu_count, memory_total
+from fiber._base.cgroups import cpu_count, memory_total
 from fiber.abc import ResourceProvider
 from fiber.exceptions import BackendError
 from fiber.model import Capacity

@@ -9,10 +9,10 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from fiber._agent.cgroups import cpu_count, memory_total
 from fiber._agent.supervisor.journal import JournaledJob
 from fiber._agent.supervisor.messages import Accepted
 from fiber._base import values
+from fiber._base.cgroups import cpu_count, memory_total
 from fiber._base.log import lazy_logger
 from fiber.abc import Backend
 from fiber.backend_parts.feed import Feed

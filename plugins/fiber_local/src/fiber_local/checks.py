@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fiber._agent import rundir
-from fiber._agent.cgroups import cpu_count, memory_total
 from fiber._base import values
+from fiber._base.cgroups import cpu_count, memory_total
 from fiber.abc import ResourceProvider
 from fiber.exceptions import BackendError, FiberError, ResourceError
 from fiber.model import (

@@ -13,8 +13,8 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from fiber._agent.cgroups import Group, own_groups
 from fiber._base import values
+from fiber._base.cgroups import Group, own_groups
 from fiber.backend_parts import liveness
 from fiber.backend_parts.liveness import Liveness, Owner, this_place
 from fiber.model import ResourceRequest

@@ -200,7 +200,7 @@ def available() -> int:
     """Bytes of free memory and swap, within the limit of this process's cgroup."""
     import psutil
 
-    from fiber._agent.cgroups import memory_total
+    from fiber._base.cgroups import memory_total
 
     free = psutil.virtual_memory().available + psutil.swap_memory().free
     return min(int(free), memory_total() * 2**20)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
 import mmap
 import operator
 import os
@@ -28,6 +27,7 @@ import weakref
 from collections import OrderedDict
 from typing import Any
 
+from fiber._base.interpreter import LEAST_KEPT, keep_free_memory, most_kept
 from fiber._base.sockets import NO_ROOM
 from fiber._objects.memory import backing
 from fiber._objects.queue.messages import ItemWithReferences, Reference
@@ -45,12 +45,6 @@ _MOST_LOOKS = 16
 _LARGEST = 64 * 2**20
 #: most items in memory that a process has at a time; each is a descriptor
 _ITEMS = 256
-#: bytes of free memory that a process may keep, and on a host with much memory
-_KEPT_SIZE, _MOST_KEPT_SIZE = 64 * 2**20, 256 * 2**20
-#: parameters of mallopt(3): free bytes from which on memory is given back; bytes from which on it is mapped for itself
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-#: the largest value of the second one, to which the C library raises it by itself too
-_LARGEST_OF_HEAP = 32 * 2**20
 
 
 class Memory:
@@ -157,30 +151,7 @@ def give_back(memory: Memory) -> None:
 
 def _is_too_much(size: int) -> bool:
     """True for more bytes of free memory than a process keeps."""
-    return size > _KEPT_SIZE and size > _most_kept_size()
-
-
-@functools.cache
-def _most_kept_size() -> int:
-    """A 64th of the memory of the machine, or of its control groups."""
-    from fiber._agent.cgroups import memory_total
-
-    return min(memory_total() * 2**20 // 64, _MOST_KEPT_SIZE)
-
-
-@functools.cache
-def _keep_free_memory() -> None:
-    """Have the C library keep free memory, unless its user has said how much."""
-    import ctypes
-
-    said = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
-    if any(map(os.environ.get, said)) or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
-        return
-    # other C libraries have none
-    mallopt = getattr(ctypes.PyDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, _LARGEST_OF_HEAP)
-        mallopt(_TRIM_THRESHOLD, max(_KEPT_SIZE, _most_kept_size()))
+    return size > LEAST_KEPT and size > most_kept()
 
 
 class ItemInMemory(ItemWithReferences):
@@ -213,7 +184,7 @@ class ItemInMemory(ItemWithReferences):
 
     def load(self) -> Any:
         """The value of the item; its memory is used for another one from then on."""
-        _keep_free_memory()
+        keep_free_memory()
         try:
             memory = _mapped(self._descriptor, self.size)
         except OSError as error:

@@ -1,0 +1,77 @@
+"""Free memory that a process keeps for what it receives."""
+
+import os
+import platform
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from fiber._base import cgroups, interpreter
+
+IN_MEMORY = """
+from fiber._objects.handle import decode
+from fiber._objects.pipe.packets import PacketSocket
+
+first, second = PacketSocket.pair(print)
+item = pickle.dumps(b"." * 2**20)
+# maps the memory
+for _ in range(2):
+    first.put(item)
+    decode(second.take())
+
+def receive():
+    first.put(item)
+    return decode(second.take())
+"""
+
+ON_A_STREAM = """
+from fiber._wire.frames import LENGTH, MAX_FRAME, Deframer
+
+begin, deframer = LENGTH.pack(2**20) + bytes(9), Deframer(MAX_FRAME)
+
+def receive():
+    deframer.feed(begin)
+    return deframer.fill(len(deframer.gap))
+"""
+
+#: prints page faults of three times 32 items of 1 MB
+RECEIVING = """
+import pickle, resource
+{}
+for _ in range(3):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    found = []
+    for _ in range(32):
+        found.append(receive())
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    del found
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="others have no such parameters")
+@pytest.mark.parametrize("receiver", [IN_MEMORY, ON_A_STREAM])
+@pytest.mark.parametrize("said", [None, "131072"])
+def test_what_arrives_gets_pages_again_that_are_free_unless_the_user_has_said_how_many(
+    receiver, said
+):
+    environment = {n: v for n, v in os.environ.items() if "MALLOC" not in n}
+    if said is not None:
+        environment["MALLOC_TRIM_THRESHOLD_"] = said
+    program = RECEIVING.format(receiver)
+    printed = subprocess.check_output([sys.executable, "-c", program], env=environment)
+    first, *later = map(int, printed.split())
+    pages = 32 * 2**20 // resource.getpagesize()
+    if said is None:
+        assert max(later) < pages / 2
+    else:
+        assert min(first, *later) > pages / 2
+
+
+@pytest.mark.parametrize("total, most", [(2**10, 64), (6 * 2**10, 96), (2**20, 256)])
+def test_more_is_kept_where_there_is_much_memory(monkeypatch, total, most):
+    monkeypatch.setattr(cgroups, "memory_total", lambda: total)
+    interpreter.most_kept.cache_clear()
+    assert interpreter.most_kept() == most * 2**20
+    interpreter.most_kept.cache_clear()
