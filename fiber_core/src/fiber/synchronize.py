@@ -537,8 +537,9 @@ class Condition(_Entered, SyncHandle[ConditionObject]):
             LeaseLostError: it did when the connection to the lock's owner was lost.
             PeerLostError: the process that it or its lock lives in is gone.
         """
-        self._check("lock is not owned")
-        self._used.notify(min(n, sys.maxsize), certain=self._owners_differ)
+        if not self._is_mine() or fork.is_forked_child():
+            self._check("lock is not owned")
+        self._used.notify(n, certain=self._owners_differ)
 
     def notify_all(self) -> None:
         """Wake all waiting threads."""

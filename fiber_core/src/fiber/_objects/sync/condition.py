@@ -14,6 +14,7 @@ wait pass the notification on, as they look from time to time whether the proces
 from __future__ import annotations
 
 import functools
+import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
@@ -100,7 +101,8 @@ class SharedCondition(Monitored):
         """Wake so many, those that have waited for longest."""
         if not self._words[_HIGH]:
             # nobody waits: whoever does registered before it released the lock, which the caller has
-            self.check()
+            if self._lost is not None:
+                self.check()
             return
         self._wake(functools.partial(self._notify, count, self._words[_NEXT] + 1))
 
@@ -483,6 +485,7 @@ class RemoteCondition(RemoteWaitable):
 
     def notify(self, count: int, *, certain: bool) -> None:
         """Wake so many; with ``certain``, that is done on return."""
+        count = min(count, sys.maxsize)
         if certain:
             self.request(Op.NOTIFY, count)
         else:
