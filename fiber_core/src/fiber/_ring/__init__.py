@@ -28,7 +28,7 @@ through :mod:`fiber._ring.command_rings`. The package calls the runtime's launch
 :mod:`fiber.connection` for pipes and :mod:`fiber._wire` for listeners; nothing below calls it.
 
 * ``ring``: the public class; ``model``, ``view``, ``framework``: the other public names.
-* ``machine``, ``phases``, ``membership``, ``events``: the state machine.
+* ``machine``, ``membership``, ``events``: the state machine.
 * ``controller``, ``workers``, ``rendezvous``: what feeds the machine and carries out its commands.
 * ``member``, ``protocol``: the members, and the messages between them and the controller.
 * ``reachability``: who can dial whom, here and among the members of ``mpi``.

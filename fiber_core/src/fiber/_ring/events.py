@@ -11,13 +11,21 @@ from fiber._base import values
 from fiber._ring.model import Failure, Group, Host, Placement
 
 
+class Event:
+    """What goes into the machine."""
+
+
+class Command:
+    """What comes out of it."""
+
+
 @values.frozen
-class StartRequested:
+class StartRequested(Event):
     """Request of the user to start the ring; accepted once."""
 
 
 @values.frozen
-class WorkerUp:
+class WorkerUp(Event):
     """All ranks of a worker have connected."""
 
     worker: int
@@ -26,7 +34,7 @@ class WorkerUp:
 
 
 @values.frozen
-class WorkerPending:
+class WorkerPending(Event):
     """A worker's job is pending: the platform has not placed it yet."""
 
     worker: int
@@ -35,26 +43,26 @@ class WorkerPending:
 
 
 @values.frozen
-class WorkerHeartbeat:
+class WorkerHeartbeat(Event):
     """A message came from a worker, whatever it was."""
 
     worker: int
 
 
 @values.frozen
-class ControllerPaused:
+class ControllerPaused(Event):
     """The controller itself was stopped or asleep, so silence until now proves nothing."""
 
 
 @values.frozen
-class WorkerDone:
+class WorkerDone(Event):
     """The function has returned in all ranks of a worker."""
 
     worker: int
 
 
 @values.frozen
-class WorkerFailed:
+class WorkerFailed(Event):
     """A rank of a worker raised or exited before its function returned; the job may still exist."""
 
     worker: int
@@ -62,7 +70,7 @@ class WorkerFailed:
 
 
 @values.frozen
-class WorkerEnded:
+class WorkerEnded(Event):
     """A worker's job has ended or was never accepted; no event of this worker follows."""
 
     worker: int
@@ -71,14 +79,14 @@ class WorkerEnded:
 
 
 @values.frozen
-class RendezvousCompleted:
+class RendezvousCompleted(Event):
     """All members of a round reached each other and have the member table."""
 
     round: int
 
 
 @values.frozen
-class RendezvousFailed:
+class RendezvousFailed(Event):
     """Members of a round could not reach each other."""
 
     round: int
@@ -86,7 +94,7 @@ class RendezvousFailed:
 
 
 @values.frozen
-class JoinCompleted:
+class JoinCompleted(Event):
     """A new worker and the members of the running round reached each other."""
 
     round: int
@@ -94,7 +102,7 @@ class JoinCompleted:
 
 
 @values.frozen
-class JoinFailed:
+class JoinFailed(Event):
     """A new worker and the members of the running round did not reach each other."""
 
     round: int
@@ -103,21 +111,21 @@ class JoinFailed:
 
 
 @values.frozen
-class StateCollected:
+class StateCollected(Event):
     """The survivors of a round have sent their committed states, if they had any."""
 
     round: int
 
 
 @values.frozen
-class Halted:
+class Halted(Event):
     """User code on the workers of a round has ended; the answer to :class:`Halt`."""
 
     round: int
 
 
 @values.frozen
-class RoundEnded:
+class RoundEnded(Event):
     """A round is over as a whole, where one member leads it: each worker's end is not seen."""
 
     round: int
@@ -126,60 +134,36 @@ class RoundEnded:
 
 
 @values.frozen
-class SuspendRequested:
+class SuspendRequested(Event):
     """Request of the user to end the workers until the ring is resumed."""
 
 
 @values.frozen
-class ResumeRequested:
+class ResumeRequested(Event):
     """Request of the user to start a suspended ring again."""
 
 
 @values.frozen
-class ResizeRequested:
+class ResizeRequested(Event):
     """Request of the user for another number of workers, within ``min`` and ``max``."""
 
     workers: int
 
 
 @values.frozen
-class TerminateRequested:
+class TerminateRequested(Event):
     """Request of the user to end the ring now; one that is over is cleaned up."""
 
     message: str = "terminated by its user"
 
 
 @values.frozen
-class Tick:
+class Tick(Event):
     """Time has passed; due at :meth:`~fiber._ring.machine.RingMachine.next_deadline`."""
 
 
-Event = (
-    StartRequested
-    | WorkerUp
-    | WorkerPending
-    | WorkerHeartbeat
-    | ControllerPaused
-    | WorkerDone
-    | WorkerFailed
-    | WorkerEnded
-    | RendezvousCompleted
-    | RendezvousFailed
-    | JoinCompleted
-    | JoinFailed
-    | StateCollected
-    | Halted
-    | RoundEnded
-    | SuspendRequested
-    | ResumeRequested
-    | ResizeRequested
-    | TerminateRequested
-    | Tick
-)
-
-
 @values.frozen
-class StartWorker:
+class StartWorker(Command):
     """Submit a worker's job.
 
     Answered by :class:`WorkerUp`, :class:`WorkerFailed` or :class:`WorkerEnded`.
@@ -193,7 +177,7 @@ class StartWorker:
 
 
 @values.frozen
-class StartRendezvous:
+class StartRendezvous(Command):
     """Bring the workers of a new round together.
 
     Answered by :class:`RendezvousCompleted` or :class:`RendezvousFailed`.
@@ -206,7 +190,7 @@ class StartRendezvous:
 
 
 @values.frozen
-class StartJoin:
+class StartJoin(Command):
     """Bring a new worker together with the running round.
 
     Answered by :class:`JoinCompleted` or :class:`JoinFailed`.
@@ -217,7 +201,7 @@ class StartJoin:
 
 
 @values.frozen
-class UpdateMembers:
+class UpdateMembers(Command):
     """Send the new member table to the running round; joined workers begin."""
 
     round: int
@@ -225,14 +209,14 @@ class UpdateMembers:
 
 
 @values.frozen
-class StartRun:
+class StartRun(Command):
     """Start user code; ends in :class:`WorkerDone`, :class:`WorkerFailed` or :class:`RoundEnded`."""
 
     round: int
 
 
 @values.frozen
-class CollectState:
+class CollectState(Command):
     """Request the committed states of survivors; answered by :class:`StateCollected`."""
 
     round: int
@@ -240,7 +224,7 @@ class CollectState:
 
 
 @values.frozen
-class Halt:
+class Halt(Command):
     """End what the workers run, before their jobs are ended; answered by :class:`Halted`."""
 
     round: int
@@ -249,7 +233,7 @@ class Halt:
 
 
 @values.frozen
-class EndWorker:
+class EndWorker(Command):
     """End a worker's job; answered by :class:`WorkerEnded`."""
 
     worker: int
@@ -258,7 +242,7 @@ class EndWorker:
 
 
 @values.frozen
-class Conclude:
+class Conclude(Command):
     """Publish the outcome: the ring is over."""
 
     #: None for success
@@ -266,19 +250,5 @@ class Conclude:
 
 
 @values.frozen
-class CleanUp:
+class CleanUp(Command):
     """Release everything that was kept after the end."""
-
-
-Command = (
-    StartWorker
-    | StartRendezvous
-    | StartJoin
-    | UpdateMembers
-    | StartRun
-    | CollectState
-    | Halt
-    | EndWorker
-    | Conclude
-    | CleanUp
-)

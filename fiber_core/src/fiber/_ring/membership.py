@@ -1,7 +1,8 @@
 """Membership table of a ring: workers by number, seats by position, and the ranks of both.
 
 A *seat* is a position among the ring's workers, from 0; a replaced worker's successor takes its
-seat. Ranks are contiguous on each host, in the order of seats.
+seat. Ranks are contiguous on each host, in the order of seats. Apart from ``machine``, which decides:
+here is which jobs there are.
 """
 
 from __future__ import annotations
@@ -12,6 +13,29 @@ from collections.abc import Iterable, Iterator, Sequence
 from fiber._base import values
 from fiber._ring.events import Command, EndWorker, StartWorker
 from fiber._ring.model import Failure, Group, Host, Placement, Policy
+
+
+class Step:
+    """What one event of the machine has: its time, and the commands that come out of it.
+
+    Args:
+        epoch: offset in seconds from the machine's clock to the Unix epoch.
+    """
+
+    def __init__(self, epoch: float = 0.0) -> None:
+        self._epoch = epoch
+        #: in seconds, by the machine's clock
+        self.now = 0.0
+        self.commands: list[Command] = []
+
+    @property
+    def unix_time(self) -> float:
+        """The time in seconds since the epoch."""
+        return self._epoch + self.now
+
+    def is_past(self, deadline: float | None) -> bool:
+        """True once a time has come; None never does."""
+        return deadline is not None and self.now >= deadline
 
 
 @values.frozen
@@ -100,9 +124,11 @@ class Membership:
     Args:
         groups: the workers of the ring.
         policy: back-off and grace periods.
+        step: has the time, and gets the commands.
     """
 
-    def __init__(self, groups: Sequence[Group], policy: Policy) -> None:
+    def __init__(self, groups: Sequence[Group], policy: Policy, step: Step) -> None:
+        self._step = step
         self._groups = [group for group in groups for _ in range(group.workers)]
         self._policy = policy
         self._seats: dict[int, _Seat] = {}
@@ -164,62 +190,62 @@ class Membership:
 
     # -- starting
 
-    def fill(self, wanted: int, now: float, out: list[Command]) -> None:
+    def fill(self, wanted: int) -> None:
         """Start a worker on each free seat whose back-off has passed."""
         for number in self.missing(wanted):
             seat = self._seats.setdefault(number, _Seat())
-            if now < seat.not_before:
+            if self._step.now < seat.not_before:
                 continue
             self._last += 1
-            worker = WorkerRecord(self._last, number, self.group(number), now)
+            worker = WorkerRecord(self._last, number, self.group(number), self._step.now)
             self._workers[worker.number] = worker
-            out.append(StartWorker(worker.number, number, worker.group))
+            self._step.commands.append(StartWorker(worker.number, number, worker.group))
 
     def next_fill(self, wanted: int) -> float | None:
         """Return the time at which the back-off of a free seat ends; None without such a seat."""
         found = [self._seats[n].not_before for n in self.missing(wanted) if n in self._seats]
         return min(found, default=None)
 
-    def record_start_failure(self, seat: int, failure: Failure, now: float) -> None:
+    def record_start_failure(self, seat: int, failure: Failure) -> None:
         """Count a failure of a seat's worker, which delays the next one."""
         found = self._seats.setdefault(seat, _Seat())
         found.failures += 1
-        found.not_before = now + backoff_delay(self._policy, found.failures)
+        found.not_before = self._step.now + backoff_delay(self._policy, found.failures)
         self.failure = failure
 
-    def begin_attempt(self, now: float) -> None:
+    def begin_attempt(self) -> None:
         """Reset back-offs for a new attempt; workers that returned are up again."""
         self._seats.clear()
         self.failure = None
         for worker in self._workers.values():
             if worker.state is WorkerState.DONE:
                 worker.state = WorkerState.UP
-            worker.last_seen = now
+            worker.last_seen = self._step.now
 
     # -- ending
 
-    def end(self, worker: WorkerRecord, now: float, out: list[Command]) -> None:
+    def end(self, worker: WorkerRecord) -> None:
         """Request the termination of a worker, once."""
         if worker.ending_since is None:
-            worker.ending_since = now
-            worker.kill_at = now + self._policy.timing.grace
-            out.append(EndWorker(worker.number))
+            worker.ending_since = self._step.now
+            worker.kill_at = self._step.now + self._policy.timing.grace
+            self._step.commands.append(EndWorker(worker.number))
 
-    def end_all(self, now: float, out: list[Command]) -> None:
+    def end_all(self) -> None:
         """Request the termination of all workers."""
         for worker in self:
-            self.end(worker, now, out)
+            self.end(worker)
 
-    def escalate(self, now: float, out: list[Command]) -> None:
+    def escalate(self) -> None:
         """Kill workers whose grace period is over; forget those that cannot be killed."""
         for worker in self:
             if worker.ending_since is None:
                 continue
-            if now >= worker.ending_since + self._policy.timing.end:
+            if self._step.now >= worker.ending_since + self._policy.timing.end:
                 del self._workers[worker.number]
-            elif now >= worker.kill_at:
-                worker.kill_at = now + self._policy.timing.grace
-                out.append(EndWorker(worker.number, force=True))
+            elif self._step.now >= worker.kill_at:
+                worker.kill_at = self._step.now + self._policy.timing.grace
+                self._step.commands.append(EndWorker(worker.number, force=True))
 
     def next_escalation(self) -> float | None:
         """Return the time at which :meth:`escalate` has something to do."""

@@ -12,6 +12,7 @@ from fiber._base import values
 from fiber._ring import events, model
 from fiber._ring.controller import MemberProtocol, RingController
 from fiber._ring.frameworks import find_framework
+from fiber._ring.machine import RingMachine
 from fiber._ring.member import MemberSpec
 from fiber._ring.model import Clean, Group, Policy, RingError, RingStatus
 from fiber._ring.timing import RingTiming
@@ -131,7 +132,7 @@ class Ring:
         )
         self._controller: RingController | None = None
         # checked now, so that the error is raised by the constructor
-        self._check()
+        RingMachine(self._groups, self._policy)
 
     def run(self) -> list[Any]:
         """Start the ring and wait for its results.
@@ -254,11 +255,6 @@ class Ring:
             msg = f"{self.name} has not been started; call start() or run()"
             raise FiberError(msg)
         return self._controller
-
-    def _check(self) -> None:
-        from fiber._ring.machine import RingMachine
-
-        RingMachine(self._groups, self._policy)
 
     def _resolved_groups(self) -> list[Group]:
         """Return the groups, with the settings' defaults for missing resources."""
