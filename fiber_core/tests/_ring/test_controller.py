@@ -10,7 +10,7 @@ from fiber._ring.events import StartRun, StartWorker
 from fiber._ring.member import MemberSpec
 from fiber._ring.model import Failure, Group, RingPhase, RingStatus
 from fiber._ring.timing import RingTiming
-from fiber._ring.workers import JobThreads, WorkerHandle, failed_process
+from fiber._ring.workers import JobThreads, WorkerHandle, failed_process, jobs_of
 from fiber.exceptions import SubmitError
 from fiber.model import Gang, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
@@ -62,10 +62,9 @@ def test_jobs_of_a_step_are_a_gang_and_those_of_the_next_another(commands, timeo
     listener = SimpleNamespace(not_launched=lambda number, error: None)
     with contextlib.closing(JobThreads(runtime, GANG, listener, timeout)) as threads:
         for step in (commands, [StartWorker(3, 0, ONE)]):
-            threads.assign_gangs(step)
-            for one in step:
-                if isinstance(one, StartWorker) and not one.group.is_caller:
-                    threads.launch([one])
+            threads.assign_gangs(jobs_of(step))
+            for one in jobs_of(step):
+                threads.launch([one])
 
     assert [gang and gang.size for gang in gangs] == sizes
     if timeout is not None:

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 import require
-from fiber._ring.forwarding import Forwarder, Gateway, LoopbackServer, PipeServer, loopback_listener
+from fiber._ring.forwarding import Forwarder, Gateway, PipeServer, loopback_listener
 from fiber._ring.timing import RingTiming
 from fiber.experimental import Ring
 from tunnel_world import Echo
@@ -113,7 +113,7 @@ def test_clients_are_sent_away_where_the_server_cannot_be_reached():
 def test_a_server_may_listen_later_than_clients_come():
     with loopback_listener() as reserved:
         port = reserved.getsockname()[1]
-    server = LoopbackServer(port, RingTiming())
+    server = PipeServer(lambda _, pipe: server.carry_to(lambda: port, pipe), RingTiming())
     forwarder = Forwarder(lambda: server.pipes.open(""), RingTiming())
     with connected(forwarder) as early:
         assert early.recv(1) == b""

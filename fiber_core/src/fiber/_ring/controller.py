@@ -45,6 +45,7 @@ from fiber._ring.workers import (
     JobThreads,
     WorkerHandle,
     failed_process,
+    jobs_of,
     start_failure,
     user_failure,
 )
@@ -349,7 +350,7 @@ class RingController:
         launched: list[events.StartWorker] = []
         try:
             if first is not None and not first.group.is_caller:
-                launched = self._job_threads.calls(_jobs(commands))[0]
+                launched = self._job_threads.calls(jobs_of(commands))[0]
                 self._hold(launched)
                 self._job_threads.launch(launched)
         except BaseException:
@@ -459,7 +460,7 @@ class RingController:
         if after is not None:
             self._changed(after)
             self.outcome.update(after)
-        self._job_threads.assign_gangs(commands)
+        self._job_threads.assign_gangs(jobs_of(commands))
         return commands
 
     def _feed(self, event: events.Event) -> None:
@@ -472,7 +473,7 @@ class RingController:
             )
 
     def _execute_all(self, commands: Sequence[events.Command]) -> None:
-        calls = {call[0].worker: call for call in self._job_threads.calls(_jobs(commands))}
+        calls = {call[0].worker: call for call in self._job_threads.calls(jobs_of(commands))}
         for one in commands:
             if isinstance(one, events.StartWorker) and not one.group.is_caller:
                 # with the first of those that come in one call
@@ -595,13 +596,6 @@ class RingController:
             if worker.is_idle:
                 worker.leave()
         self.outcome.finish(command.failure, () if command.failure else self._protocol.results())
-
-
-def _jobs(commands: Sequence[events.Command]) -> list[events.StartWorker]:
-    """The workers of a step that are jobs."""
-    return [
-        one for one in commands if isinstance(one, events.StartWorker) and not one.group.is_caller
-    ]
 
 
 def _finish(reference: weakref.ref[RingController]) -> None:

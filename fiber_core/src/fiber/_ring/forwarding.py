@@ -32,7 +32,6 @@ __all__ = [
     "LOOPBACK",
     "Forwarder",
     "Gateway",
-    "LoopbackServer",
     "MessageConnection",
     "PipeClient",
     "PipeServer",
@@ -258,18 +257,6 @@ class PipeServer:
     def _begin(self, name: str, connection: Connection) -> None:
         with connection:
             self._serve(name, connection)
-
-
-class LoopbackServer(PipeServer):
-    """Carries pipes to a server on this process's loopback, whenever that listens, until closed.
-
-    Args:
-        port: of that server.
-        timing: durations of its streams.
-    """
-
-    def __init__(self, port: int, timing: RingTiming) -> None:
-        super().__init__(lambda _, pipe: self.carry_to(lambda: port, pipe), timing)
 
 
 class Forwarder:

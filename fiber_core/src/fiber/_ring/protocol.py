@@ -160,7 +160,3 @@ class StateRequest:
 @values.frozen
 class Leave:
     """Request to end: the ring is over."""
-
-
-FromMember = Hello | Heartbeat | ProbeResult | Ready | Raised | Returned | StateReply
-ToMember = Probe | Assignment | MembersChanged | Run | StateRequest | Leave

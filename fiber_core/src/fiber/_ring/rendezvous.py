@@ -27,21 +27,7 @@ from fiber._ring.protocol import (
 from fiber._ring.reachability import is_loopback, reached_by_all, target_of, unreached
 from fiber._ring.workers import WorkerHandle
 
-__all__ = ["Join", "JoiningRank", "Unreachable", "by_rank", "choose", "members", "targets"]
-
-
-@values.frozen
-class Unreachable:
-    """Outcome of :func:`choose` where two members do not reach each other."""
-
-    failure: Failure
-
-
-def by_rank(
-    placements: Sequence[Placement], hellos: Mapping[int, Sequence[Hello]]
-) -> tuple[Hello, ...]:
-    """Return the members' greetings in the order of their ranks."""
-    return tuple(hello for placement in placements for hello in hellos[placement.worker])
+__all__ = ["Join", "JoiningRank", "choose", "members", "targets"]
 
 
 def _candidates(hellos: Sequence[Hello], index: int, may_grow: bool) -> tuple[Address, ...]:
@@ -75,8 +61,8 @@ def targets(
 
 def choose(
     hellos: Sequence[Hello], probed: Sequence[ProbeResult], *, may_grow: bool = False
-) -> tuple[Address, ...] | Unreachable:
-    """Choose for each member the first of its addresses that all others reached.
+) -> tuple[Address, ...] | Failure:
+    """Choose for each member the first of its addresses that all others reached, or say why there is none.
 
     Args:
         hellos: the members' greetings, by rank.
@@ -89,7 +75,7 @@ def choose(
         found = reached_by_all(index, _candidates(hellos, index, may_grow), others)
         if not found:
             text = _unreachable(hellos, probed, index)
-            return Unreachable(Failure(reason="Unreachable", message=text, host=hello.host.name))
+            return Failure(reason="Unreachable", message=text, host=hello.host.name)
         chosen.append(found[0])
     return tuple(chosen)
 
@@ -167,14 +153,10 @@ class Round:
         #: chosen address of each rank
         self._chosen: tuple[Address, ...] = ()
         #: the members' greetings, by rank
-        self.hellos: tuple[Hello, ...] = by_rank(
-            placements,
-            {
-                placement.worker: [
-                    handles[placement.worker].hellos[slot] for slot in range(placement.slots)
-                ]
-                for placement in placements
-            },
+        self.hellos = tuple(
+            handles[placement.worker].hellos[slot]
+            for placement in placements
+            for slot in range(placement.slots)
         )
         self._probe_results: dict[int, ProbeResult] = {}
         self._ready: set[int] = set()
@@ -207,8 +189,8 @@ class Round:
             return None
         results = [self._probe_results[rank] for rank in range(len(self.hellos))]
         chosen = choose(self.hellos, results, may_grow=self._bounds is not None)
-        if isinstance(chosen, Unreachable):
-            return chosen.failure
+        if isinstance(chosen, Failure):
+            return chosen
         self._chosen = chosen
         self.members = members(self.placements, self.hellos, chosen)
         for member, its_slot, rank in self.ranks():

@@ -25,6 +25,7 @@ from fiber.process import Process
 if TYPE_CHECKING:
     from fiber._base.threads import Timer
     from fiber._launch.child import Child
+    from fiber._ring.controller import RingController
     from fiber._ring.member import MemberThread
     from fiber._runtime.runtime import Runtime
     from fiber.model import JobStatus
@@ -35,6 +36,7 @@ __all__ = [
     "JobThreads",
     "WorkerHandle",
     "failed_process",
+    "jobs_of",
     "start_failure",
     "user_failure",
 ]
@@ -92,17 +94,9 @@ class GangProtocol(Protocol):
         """Return the pickled results, by rank."""
 
 
-class JobListener(Protocol):
-    """Receiver of a job's events; its methods are called on any thread."""
-
-    def launched(self, number: int, child: Child, process: Process, ends: list[Connection]) -> None:
-        """Take over a job that was accepted."""
-
-    def not_launched(self, number: int, error: BaseException) -> None:
-        """Report a job that was not accepted."""
-
-    def job_changed(self, number: int, child: Child, status: JobStatus) -> None:
-        """Process a new status of a job."""
+def jobs_of(commands: Sequence[Command]) -> list[StartWorker]:
+    """The workers of a step that are jobs."""
+    return [one for one in commands if isinstance(one, StartWorker) and not one.group.is_caller]
 
 
 class JobThreads:
@@ -120,8 +114,8 @@ class JobThreads:
         self,
         runtime: Runtime,
         gang: GangProtocol,
-        listener: JobListener,
-        gang_timeout: float | None = None,
+        listener: RingController,
+        gang_timeout: float | None,
     ) -> None:
         self._gang_timeout = gang_timeout
         self._runtime = runtime
@@ -133,16 +127,10 @@ class JobThreads:
         # starts its threads with the first calls
         self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="fiber-ring-job")
 
-    def assign_gangs(self, commands: Sequence[Command]) -> None:
-        """Make one gang of all workers that the commands of one step start."""
-        if self._gang_timeout is None:
-            return
-        numbers = [
-            one.worker
-            for one in commands
-            if isinstance(one, StartWorker) and not one.group.is_caller
-        ]
-        if numbers:
+    def assign_gangs(self, commands: Sequence[StartWorker]) -> None:
+        """Make one gang of all workers that are started in one step."""
+        numbers = [one.worker for one in commands]
+        if numbers and self._gang_timeout is not None:
             name = f"{self._gang.name}-{numbers[0]}"
             gang = Gang(name=name, size=len(numbers), timeout=self._gang_timeout)
             self._gangs.update(dict.fromkeys(numbers, gang))

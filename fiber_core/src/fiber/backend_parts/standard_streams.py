@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-__all__ = ["pieces", "write_all"]
+__all__ = ["pieces", "read_until", "write_all"]
 
 _PIECE = 64 * 1024
 
@@ -37,3 +37,17 @@ def pieces(stream: BinaryIO) -> Iterator[bytes]:
     read = getattr(stream, "read1", None) or stream.read
     while data := read(_PIECE):
         yield data
+
+
+def read_until(descriptor: int, ending: int, take: Callable[[bytes], object]) -> None:
+    """Pass on what comes from a descriptor, b"" at its end, until another descriptor is readable."""
+    poll = select.poll()
+    poll.register(ending, select.POLLIN)
+    poll.register(descriptor, select.POLLIN)
+    data = b"-"
+    while data and all(ready != ending for ready, _ in poll.poll()):
+        try:
+            data = os.read(descriptor, _PIECE)
+        except OSError:
+            data = b""
+        take(data)

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from fiber._ring.forwarding import LOOPBACK, Forwarder, LoopbackServer, loopback_listener
+from fiber._ring.forwarding import LOOPBACK, Forwarder, PipeServer, loopback_listener
 from fiber._ring.framework import RingFramework
 from fiber._ring.view import RingView
 
@@ -35,7 +35,7 @@ class Jax(RingFramework):
         self._reserved = loopback_listener()
         ring.on_leave(self._reserved.close)
         port: int = self._reserved.getsockname()[1]
-        server = LoopbackServer(port, ring.timing)
+        server = PipeServer(lambda _, pipe: server.carry_to(lambda: port, pipe), ring.timing)
         ring.on_leave(server.close)
         return {"port": port, "pipes": server.pipes}
 

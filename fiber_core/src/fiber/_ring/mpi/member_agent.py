@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import shutil
 import signal
 import socket
@@ -26,12 +25,12 @@ from fiber._agent.supervisor.kernel import adopt_orphans
 from fiber._ring.member import WorkerProcess
 from fiber._ring.mpi import agent, messages
 from fiber._ring.mpi.ranks import FOLDER, MEMBER, RankRegistry
-from fiber._ring.protocol import Hello, Leave, Probe
+from fiber._ring.protocol import Leave, Probe
 from fiber._ring.reachability import Presence, probe
 from fiber._ring.timing import MpiTiming
 from fiber._runtime import runtime
 from fiber._wire.accept_thread import AcceptThread, private_listener
-from fiber.backend_parts.standard_streams import write_all
+from fiber.backend_parts.standard_streams import read_until, write_all
 
 __all__ = [
     "AGENT",
@@ -233,8 +232,9 @@ class AgentCall:
 
     def carry(self, execution: Execution) -> None:
         """Forward the agent's input and signals to the command, until one of the two ends."""
+        what = self._streams[0], self._ending, execution.feed
         reader = threading.Thread(
-            target=self._read_input, args=(execution,), name="fiber-agent-input", daemon=True
+            target=read_until, args=what, name="fiber-agent-input", daemon=True
         )
         reader.start()
         rest = b""
@@ -259,22 +259,6 @@ class AgentCall:
             for descriptor in (*self._streams, self._ending, self._end):
                 os.close(descriptor)
         self._connection.close()
-
-    def _read_input(self, execution: Execution) -> None:
-        poll = select.poll()
-        poll.register(self._ending, select.POLLIN)
-        poll.register(self._streams[0], select.POLLIN)
-        while True:
-            ready = {descriptor for descriptor, _ in poll.poll()}
-            if self._ending in ready:
-                return
-            try:
-                data = os.read(self._streams[0], _CHUNK_SIZE)
-            except OSError:
-                data = b""
-            execution.feed(data)
-            if not data:
-                return
 
 
 class CommandSocket:
@@ -440,7 +424,7 @@ class _MemberAgent:
         for command in commands:
             command.join(self._timing.linger)
 
-    def _send(self, message: messages.FromMember | Hello) -> None:
+    def _send(self, message: Any) -> None:
         # when the controller is gone, so are we
         with contextlib.suppress(OSError, EOFError):
             self._connection.send(message)
@@ -545,7 +529,7 @@ class _MemberAgent:
 class _Elsewhere:
     """An agent's command on a member."""
 
-    def __init__(self, call: int, send: Callable[[messages.FromMember], None]) -> None:
+    def __init__(self, call: int, send: Callable[[Any], None]) -> None:
         self._call, self._send = call, send
 
     def feed(self, data: bytes) -> None:

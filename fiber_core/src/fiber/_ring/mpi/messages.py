@@ -7,29 +7,8 @@ member; and ``Leave`` ends it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
 
 from fiber._base import values
-from fiber._ring.protocol import Leave, Probe, ProbeResult
-
-__all__ = [
-    "BecomeLauncher",
-    "CommandRequested",
-    "Ended",
-    "FromMember",
-    "HostnameSet",
-    "Input",
-    "LauncherReady",
-    "Output",
-    "RankEnded",
-    "RankUp",
-    "Refused",
-    "ReleaseRanks",
-    "Run",
-    "SetHostname",
-    "Signal",
-    "ToMember",
-]
 
 # -- from a member agent
 
@@ -150,31 +129,3 @@ class ReleaseRanks:
     """Request to release a number of waiting ranks."""
 
     count: int
-
-
-FromMember: TypeAlias = (
-    CommandRequested
-    | ProbeResult
-    | Ended
-    | Input
-    | LauncherReady
-    | Output
-    | RankEnded
-    | RankUp
-    | Refused
-    | HostnameSet
-    | Signal
-)
-ToMember: TypeAlias = (
-    Leave
-    | Probe
-    | Ended
-    | ReleaseRanks
-    | Input
-    | BecomeLauncher
-    | Output
-    | Refused
-    | SetHostname
-    | Run
-    | Signal
-)

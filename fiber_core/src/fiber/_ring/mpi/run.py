@@ -12,7 +12,6 @@ import math
 import os
 import re
 import secrets
-import select
 import signal
 import threading
 import time
@@ -51,7 +50,7 @@ from fiber._ring.mpi.ranks import wrapped
 from fiber._ring.protocol import Hello, Probe, ProbeResult
 from fiber._ring.timing import MpiTiming, RingTiming
 from fiber._runtime import runtime
-from fiber.backend_parts.standard_streams import write_all
+from fiber.backend_parts.standard_streams import read_until, write_all
 from fiber.exceptions import FiberError
 from fiber.process import requested
 
@@ -179,7 +178,7 @@ class MpiProtocol:
         """Return nothing: ranks are processes of mpirun's."""
         return []
 
-    def _tell(self, name: str, message: messages.ToMember) -> None:
+    def _tell(self, name: str, message: Any) -> None:
         worker, slot = self._places[name]
         worker.send_to(slot, message)
 
@@ -409,7 +408,7 @@ class MpiProtocol:
         else:
             self._do(self._monitor.rank_ended(message.rank, message.code, now))
 
-    def _of_command(self, message: messages.FromMember) -> None:
+    def _of_command(self, message: Any) -> None:
         if isinstance(message, messages.CommandRequested):
             self._begin(message)
         elif isinstance(message, (messages.Input, messages.Signal)):
@@ -483,9 +482,6 @@ class MpiProtocol:
         self._do(self._monitor.tick(self._clock()))
         if self._monitor.is_given_up:
             self._ended(-signal.SIGKILL)
-
-
-_CHUNK_SIZE = 64 * 1024
 
 
 def gang(plan: RunSpec, timing: MpiTiming) -> tuple[list[Group], Policy]:
@@ -571,19 +567,7 @@ def _input(protocol: MpiProtocol) -> Iterator[None]:
 
 def _read(protocol: MpiProtocol, ending: int) -> None:
     protocol.started.wait()
-    poll = select.poll()
-    poll.register(ending, select.POLLIN)
-    poll.register(0, select.POLLIN)
-    while True:
-        if any(descriptor == ending for descriptor, _ in poll.poll()):
-            return
-        try:
-            data = os.read(0, _CHUNK_SIZE)
-        except OSError:
-            data = b""
-        protocol.feed(data)
-        if not data:
-            return
+    read_until(0, ending, protocol.feed)
 
 
 def _write(stream: int, data: bytes) -> None:
