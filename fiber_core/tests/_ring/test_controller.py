@@ -8,8 +8,7 @@ import pytest
 from fiber._ring.controller import MemberProtocol, Outcome
 from fiber._ring.events import StartRun, StartWorker
 from fiber._ring.member import MemberSpec
-from fiber._ring.model import Failure, Group, RingPhase, RingStatus
-from fiber._ring.timing import RingTiming
+from fiber._ring.model import Failure, Group, RingPhase, RingStatus, RingTiming
 from fiber._ring.workers import JobThreads, WorkerHandle, failed_process, jobs_of
 from fiber.exceptions import SubmitError
 from fiber.model import Gang, JobState, JobStatus, ProcessStatus, Reason, ReasonKind

@@ -11,7 +11,7 @@ import pytest
 
 import require
 from fiber._ring.forwarding import Forwarder, Gateway, PipeServer, loopback_listener
-from fiber._ring.timing import RingTiming
+from fiber._ring.model import RingTiming
 from fiber.experimental import Ring
 from tunnel_world import Echo
 from wire_world import in_thread

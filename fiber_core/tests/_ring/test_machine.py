@@ -18,8 +18,16 @@ from fiber._ring.events import (
     UpdateMembers,
 )
 from fiber._ring.machine import RingMachine
-from fiber._ring.model import Clean, ConditionKind, Failure, Group, Host, Policy, RingPhase
-from fiber._ring.timing import RingTiming
+from fiber._ring.model import (
+    Clean,
+    ConditionKind,
+    Failure,
+    Group,
+    Host,
+    Policy,
+    RingPhase,
+    RingTiming,
+)
 
 DIED = Failure(reason="SIGNAL(9)", message="killed")
 RAISED = Failure(reason="raised", message="ValueError: no")

@@ -12,7 +12,7 @@ import pytest
 
 import fiber
 from commands import ran
-from fiber._ring.timing import RingTiming
+from fiber._ring.model import RingTiming
 from fiber._runtime import runtime
 from fiber.exceptions import FiberError
 from fiber.experimental import ConditionKind, Ring, RingError, RingPhase, current_ring

@@ -133,4 +133,4 @@ def test_each_ring_is_counted_once_however_many_statuses_it_has(monkeypatch):
         for phase, restarts in history:
             count(RingStatus(phase=RingPhase(phase), conditions=(created,), restarts=restarts))
 
-    assert model.counters() == RingCounters(created=2, succeeded=1, failed=1, restarts=3)
+    assert model.ring_counters() == RingCounters(created=2, succeeded=1, failed=1, restarts=3)

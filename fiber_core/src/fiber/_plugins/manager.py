@@ -252,7 +252,7 @@ def unknown_backend(name: str, installed: Collection[str], origin: str = "") -> 
 _BUILT_IN = (
     "fiber._plugins.defaults",
     "fiber._agent.resources.plugin",
-    "fiber._ring.plugin",
+    "fiber._ring",
 )
 
 _log = lazy_logger("fiber.plugins")

@@ -27,12 +27,31 @@ Users call :class:`~fiber._ring.ring.Ring` through :mod:`fiber.experimental`, an
 through :mod:`fiber._ring.command_rings`. The package calls the runtime's launcher for jobs,
 :mod:`fiber.connection` for pipes and :mod:`fiber._wire` for listeners; nothing below calls it.
 
-* ``ring``: the public class; ``model``, ``view``, ``framework``: the other public names.
+* ``ring``: the public class; ``model``, ``view``: most other public names.
 * ``machine``, ``membership``, ``events``: the state machine.
 * ``controller``, ``workers``, ``rendezvous``: what feeds the machine and carries out its commands.
 * ``member``, ``protocol``: the members, and the messages between them and the controller.
 * ``reachability``: who can dial whom, here and among the members of ``mpi``.
-* ``frameworks``, ``forwarding``: distributed training in the members, and tunnels to its servers.
+* ``frameworks``, ``forwarding``: distributed training in the members with the contract of its
+  frameworks, and tunnels to its servers.
 * ``command_rings``: rings of commands; ``mpi``: the user's own ``mpirun`` on jobs, which are a gang
   of the same machine and controller, with a protocol of its own.
 """
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from fiber.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from fiber._ring.frameworks import RingFramework
+
+
+@hookimpl
+def fiber_ring_frameworks() -> Iterable[RingFramework]:
+    """Return the core's frameworks, which a program without rings does not import."""
+    from fiber._ring.frameworks import built_in
+
+    return built_in()

@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from fiber._ring.timing import RingTiming
+from fiber._ring.model import RingTiming
 from fiber._wire.accept_thread import AcceptThread, private_listener
 from fiber.exceptions import WireError
 

@@ -20,8 +20,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
-from fiber._ring import framework as basics
 from fiber._ring import view
+from fiber._ring.frameworks import common_environ, default_environ
+from fiber._ring.model import RingTiming
 from fiber._ring.protocol import (
     Assignment,
     Heartbeat,
@@ -36,14 +37,13 @@ from fiber._ring.protocol import (
     StateRequest,
 )
 from fiber._ring.reachability import Presence, probe
-from fiber._ring.timing import RingTiming
 from fiber._ring.view import RingView
 from fiber._runtime import runtime
 from fiber._wire import codec
 from fiber.process import Process
 
 if TYPE_CHECKING:
-    from fiber._ring.framework import RingFramework
+    from fiber._ring.frameworks import RingFramework
     from fiber.connection import Connection
 
 __all__ = ["MemberProcess", "MemberSpec", "MemberThread", "WorkerProcess"]
@@ -312,8 +312,8 @@ class _Member:
         ring, spec = self._ring, self._spec
         assert ring is not None, "members run only after an assignment"
         ring.take(message.step, message.state)
-        self._set_variables(basics.common_environ(ring))
-        defaults: dict[str, str] = basics.default_environ(ring)
+        self._set_variables(common_environ(ring))
+        defaults: dict[str, str] = default_environ(ring)
         if spec.framework is not None:
             self._set_variables(spec.framework.environ(ring, message.facts))
             defaults.update(spec.framework.preferences(ring))

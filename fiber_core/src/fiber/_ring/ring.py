@@ -14,14 +14,13 @@ from fiber._ring.controller import MemberProtocol, RingController
 from fiber._ring.frameworks import find_framework
 from fiber._ring.machine import RingMachine
 from fiber._ring.member import MemberSpec
-from fiber._ring.model import Clean, Group, Policy, RingError, RingStatus
-from fiber._ring.timing import RingTiming
+from fiber._ring.model import Clean, Group, Policy, RingError, RingStatus, RingTiming
 from fiber._runtime import runtime
 from fiber.exceptions import FiberError
 from fiber.process import requested
 
 if TYPE_CHECKING:
-    from fiber._ring.framework import RingFramework
+    from fiber._ring.frameworks import RingFramework
 
 __all__ = ["Ring"]
 

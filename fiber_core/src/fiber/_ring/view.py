@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fiber._agent import rundir
-from fiber._ring.model import Member
-from fiber._ring.timing import RingTiming
+from fiber._ring.model import Member, RingTiming
 from fiber._runtime import runtime
 from fiber._wire import codec
 from fiber.exceptions import FiberError

@@ -21,7 +21,7 @@ from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
     from fiber._ring.command_rings.records import Record
-    from fiber._ring.timing import RingTiming
+    from fiber._ring.model import RingTiming
 
 __all__ = ["command", "commands"]
 
@@ -284,7 +284,7 @@ def _send_request(name: str, request: str) -> None:
 def _timing() -> RingTiming:
     """Return the durations that the settings of this process give to rings."""
     from fiber._config.settings import load_config
-    from fiber._ring.timing import RingTiming
+    from fiber._ring.model import RingTiming
 
     return RingTiming.at(load_config({}).time_scale)
 

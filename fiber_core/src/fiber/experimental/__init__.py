@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fiber._ring.framework import RingFramework
+    from fiber._ring.frameworks import RingFramework
     from fiber._ring.model import (
         Condition,
         ConditionKind,
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
         RingEvent,
         RingPhase,
         RingStatus,
+        ring_counters,
     )
-    from fiber._ring.model import counters as ring_counters
     from fiber._ring.ring import Ring
     from fiber._ring.view import RingView, current_ring
 
@@ -43,34 +43,16 @@ __all__ = [
     "ring_counters",
 ]
 
-_HOMES = {
-    "Condition": "fiber._ring.model",
-    "ConditionKind": "fiber._ring.model",
-    "Failure": "fiber._ring.model",
-    "Host": "fiber._ring.model",
-    "Member": "fiber._ring.model",
-    "Placement": "fiber._ring.model",
-    "Ring": "fiber._ring.ring",
-    "RingCounters": "fiber._ring.model",
-    "RingError": "fiber._ring.model",
-    "RingEvent": "fiber._ring.model",
-    "RingFramework": "fiber._ring.framework",
-    "RingPhase": "fiber._ring.model",
-    "RingStatus": "fiber._ring.model",
-    "RingView": "fiber._ring.view",
-    "current_ring": "fiber._ring.view",
-}
+#: modules of the names that are not in ``model``
+_HOMES = {"Ring": "ring", "RingFramework": "frameworks", "RingView": "view", "current_ring": "view"}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "ring_counters":
-        value = importlib.import_module("fiber._ring.model").counters
-    elif name in _HOMES:
-        value = getattr(importlib.import_module(_HOMES[name]), name)
-    else:
+    if name not in __all__:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    globals()[name] = value
+    home = importlib.import_module(f"fiber._ring.{_HOMES.get(name, 'model')}")
+    value = globals()[name] = getattr(home, name)
     return value
 
 

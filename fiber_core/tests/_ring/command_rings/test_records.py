@@ -18,8 +18,7 @@ from fiber._ring.command_rings.records import (
     to_prometheus,
     totals,
 )
-from fiber._ring.model import RingCounters
-from fiber._ring.timing import RingTiming
+from fiber._ring.model import RingCounters, RingTiming
 from fiber.backend_parts.liveness import Liveness
 from fiber.exceptions import FiberError
 from owners import DEAD, REMOTE, owned_by

@@ -15,15 +15,12 @@ import pytest
 from commands import ran
 from distributions import Answers
 from fiber._plugins.manager import load_plugins
-from fiber._ring import framework as basics
 from fiber._ring import frameworks
-from fiber._ring.framework import RingFramework
-from fiber._ring.frameworks import find_framework, torchrun
+from fiber._ring.frameworks import RingFramework, find_framework, torchrun
 from fiber._ring.frameworks.horovod import RendezvousServer, Store
 from fiber._ring.frameworks.torchrun import VersionedState
-from fiber._ring.model import Member
+from fiber._ring.model import Member, RingTiming
 from fiber._ring.ring import Ring
-from fiber._ring.timing import RingTiming
 from fiber._ring.view import RingView
 from fiber._runtime import runtime
 from fiber.exceptions import PluginClashError
@@ -59,7 +56,7 @@ def variables(name, rank, **facts):
 
 
 def test_whatever_the_framework_every_member_knows_its_place():
-    assert basics.common_environ(ring(2)) == {
+    assert frameworks.common_environ(ring(2)) == {
         "RANK": "2",
         "WORLD_SIZE": "3",
         "LOCAL_RANK": "0",

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 import require
-from fiber._ring import framework as basics
+from fiber._ring import frameworks
 from fiber._ring.frameworks.torch import Torch
 from fiber._ring.model import Member
 from fiber.experimental import RingView
@@ -63,7 +63,7 @@ def environ(view):
     framework = Torch()
     facts = framework.host(view)
     return {
-        **basics.common_environ(view),
+        **frameworks.common_environ(view),
         **framework.environ(view, facts),
         **framework.preferences(view),
         **framework.enter(view, facts),

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from fiber._base import values
-from fiber._ring.model import RingCounters, RingStatus
-from fiber._ring.timing import RingTiming
+from fiber._ring.model import RingCounters, RingStatus, RingTiming
 from fiber._wire.accept_thread import AcceptThread, private_listener
 from fiber.backend_parts.liveness import (
     Claim,

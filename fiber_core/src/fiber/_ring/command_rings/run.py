@@ -22,9 +22,8 @@ from fiber._base import values
 from fiber._base.threads import ending_signals
 from fiber._ring.command_rings import records
 from fiber._ring.command_rings.records import ControlServer, Record, to_json
-from fiber._ring.model import RingError, RingPhase, RingStatus
+from fiber._ring.model import RingError, RingPhase, RingStatus, RingTiming
 from fiber._ring.ring import Ring
-from fiber._ring.timing import RingTiming
 from fiber._runtime import runtime
 from fiber.exceptions import FiberError
 

@@ -1,9 +1,8 @@
 """Frameworks of distributed training that a ring prepares: the core's and those of plugins.
 
-A framework is a :class:`~fiber._ring.framework.RingFramework`. It turns the view of a member into
-the environment variables, files and servers with which the framework's own initialization works as
-it stands. Frameworks are found by name through the hook ``fiber_ring_frameworks``; the core's come
-through the same hook (:mod:`fiber._ring.plugin`).
+A framework is a :class:`RingFramework`. It turns the view of a member into the environment
+variables, files and servers with which its own initialization works as it stands. Frameworks are found by name through the hook ``fiber_ring_frameworks``; the core's come
+through the same hook (:mod:`fiber._ring`).
 
 Invariants:
 
@@ -15,29 +14,135 @@ Invariants:
   or that is reserved for the member.
 
 Methods run on the thread of the member's function, but for ``changed``; servers have threads of
-their own in the process of rank 0. Called by :mod:`fiber._ring.ring` and :mod:`fiber._ring.member`; calls
-:mod:`fiber._ring.forwarding`.
+their own in the process of rank 0. Called by :mod:`fiber._ring.ring` and :mod:`fiber._ring.member`;
+calls :mod:`fiber._ring.forwarding`.
 """
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fiber._ring.framework import RingFramework
 from fiber.exceptions import FiberError, PluginClashError
 
-__all__ = ["built_in", "find_framework", "frameworks"]
+if TYPE_CHECKING:
+    from fiber._ring.view import RingView
+
+__all__ = [
+    "RingFramework",
+    "built_in",
+    "common_environ",
+    "default_environ",
+    "find_framework",
+    "frameworks",
+]
+
+
+class RingFramework(abc.ABC):
+    """Framework of distributed training; plugins offer others through the hook ``fiber_ring_frameworks``.
+
+    Its methods are called in the members, in this order: :meth:`host` in that of rank 0,
+    :meth:`environ` and :meth:`preferences` in all, :meth:`enter` in all, the user's initializer and
+    function, :meth:`leave` in all; :meth:`changed` while the function runs. Instances must be
+    picklable.
+    """
+
+    #: what users write: ``Ring(…, framework="torch")``
+    name: str
+    #: servers that ask nobody for a key and can listen on no loopback; with any, a ring runs only
+    #: with ``open_ports=True``
+    open_servers: str = ""
+
+    def host(self, ring: RingView) -> Mapping[str, Any]:
+        """Open servers that all members need, in the process of rank 0, before any user code.
+
+        A server listens at a port of the system's choice and returns it here, so that no two rings
+        choose the same one; ``ring.on_leave`` closes it.
+
+        Args:
+            ring: the ring, with all members.
+
+        Returns:
+            facts for all members, such as that port; values must be picklable.
+        """
+        return {}
+
+    @abc.abstractmethod
+    def environ(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return the member's rank and the others' addresses as variables; a pure function.
+
+        Args:
+            ring: the view of one member.
+            facts: the result of :meth:`host`.
+        """
+
+    def preferences(self, ring: RingView) -> Mapping[str, str]:
+        """Return variables that are set unless the user has set them; a pure function."""
+        return {}
+
+    def enter(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
+        """Prepare whatever variables cannot express, before the user's initializer.
+
+        Returns:
+            variables that are known only now, such as the paths of files that it wrote.
+        """
+        return {}
+
+    def changed(self, ring: RingView) -> None:  # noqa: B027 - few need it
+        """Handle a change of members while the function runs, on another thread than the function's.
+
+        Only a ring with ``elastic="live"`` calls it, once for each change.
+        """
+
+    def leave(self, ring: RingView) -> None:  # noqa: B027 - few need it
+        """Undo :meth:`enter` once the function has returned."""
+
+
+def common_environ(ring: RingView) -> dict[str, str]:
+    """Variables of every member, whatever the framework."""
+    me, first = ring.me, ring.members[0]
+    return {
+        "RANK": str(ring.rank),
+        "WORLD_SIZE": str(ring.size),
+        "LOCAL_RANK": str(me.local_rank),
+        "LOCAL_WORLD_SIZE": str(me.local_size),
+        "GROUP_RANK": str(me.node),
+        "NODE_RANK": str(me.node),
+        "MASTER_ADDR": first.ip,
+        "MASTER_PORT": str(first.port),
+        "FIBER_RING_NAME": ring.name,
+        "FIBER_RING_ROUND": str(ring.round),
+        "FIBER_RING_RESTARTS": str(ring.restarts),
+    }
+
+
+def default_environ(ring: RingView) -> dict[str, str]:
+    """Variables of every member that are set unless the user has set them."""
+    me = ring.me
+    found = {
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": str(max(1, _cpus() // me.local_size)),
+    }
+    if me.interface:
+        found["GLOO_SOCKET_IFNAME"] = me.interface
+        # NCCL takes a name for a prefix unless "=" precedes it
+        found["NCCL_SOCKET_IFNAME"] = f"={me.interface}"
+    return found
+
+
+def _cpus() -> int:
+    from fiber._base.cgroups import cpu_count
+
+    return cpu_count()
 
 
 def built_in() -> list[RingFramework]:
     """Return the core's frameworks."""
     from fiber._ring.frameworks.horovod import Horovod
-    from fiber._ring.frameworks.hosts import MPI, DeepSpeed
-    from fiber._ring.frameworks.jax import Jax
-    from fiber._ring.frameworks.torch import Torch
-    from fiber._ring.frameworks.variables import MXNet, TensorFlow, XGBoost
+    from fiber._ring.frameworks.others import MPI, Jax, MXNet, TensorFlow, XGBoost
+    from fiber._ring.frameworks.torch import DeepSpeed, Torch
 
     return [DeepSpeed(), Horovod(), Jax(), MPI(), MXNet(), TensorFlow(), Torch(), XGBoost()]
 

@@ -4,8 +4,7 @@ gloo's rendezvous is a key-value store over HTTP: ``PUT`` and ``GET`` of ``/scop
 means that the key is not there yet; see ``horovod/runner/http/http_server.py`` of Horovod. It has
 no key, and whoever writes to it decides whom ranks connect to. So each member has a server on its
 own loopback, which answers from the store in the process of rank 0 through a pipe of the run.
-
-Apart from the other frameworks: each is a module, which is imported when it is asked for.
+Apart from the other frameworks for this server.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from fiber._ring.forwarding import LOOPBACK, PipeClient, PipeServer, may_connect
-from fiber._ring.framework import RingFramework
-from fiber._ring.frameworks.hosts import write_files
-from fiber._ring.timing import RingTiming
+from fiber._ring.frameworks import RingFramework
+from fiber._ring.frameworks.others import write_files
+from fiber._ring.model import RingTiming
 from fiber._ring.view import RingView
 from fiber.exceptions import WireError
 

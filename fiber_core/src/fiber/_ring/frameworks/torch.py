@@ -4,7 +4,7 @@ Ranks meet at torch's ``TCPStore``, which has no authentication. So it listens o
 process of rank 0, and members on other hosts reach it through a port of their own loopback, see
 :mod:`fiber._ring.forwarding`. The ranks of a torchrun in a member meet in the same way: through the
 rendezvous backend ``fiber``, see :mod:`fiber._ring.frameworks.torchrun`, which connects to its
-member at a Unix socket.
+member at a Unix socket. Apart from the other frameworks for these servers.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from fiber._ring.forwarding import (
     PipeServer,
     loopback_listener,
 )
-from fiber._ring.framework import RingFramework
-from fiber._ring.frameworks import torchrun
+from fiber._ring.frameworks import RingFramework, torchrun
+from fiber._ring.frameworks.others import write_files
 from fiber._ring.frameworks.torchrun import VersionedState
-from fiber._ring.timing import RingTiming
+from fiber._ring.model import RingTiming
 from fiber._ring.view import RingView
 
 if TYPE_CHECKING:
     from fiber.connection import Connection
 
-__all__ = ["Torch"]
+__all__ = ["DeepSpeed", "Torch"]
 
 #: restarts that torchrun allows; each change of members costs it one or two
 _MAX_CHANGES = 1000
@@ -109,6 +109,24 @@ class Torch(RingFramework):
         dist: Any = sys.modules.get("torch.distributed")
         if dist is not None and dist.is_available() and dist.is_initialized():
             dist.destroy_process_group()
+
+
+class DeepSpeed(Torch):
+    """The variables of torch, and the host file of DeepSpeed's launcher."""
+
+    name = "deepspeed"
+
+    def environ(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return the variables of torch, which DeepSpeed reads, and its cross rank."""
+        return {**super().environ(ring, facts), "CROSS_RANK": str(ring.me.node)}
+
+    def enter(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
+        """Write the host files."""
+        return {**super().enter(ring, facts), **write_files(ring)}
+
+    def changed(self, ring: RingView) -> None:
+        """Write the host files again."""
+        write_files(ring)
 
 
 class _StoreServer:

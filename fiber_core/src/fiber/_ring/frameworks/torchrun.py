@@ -26,7 +26,7 @@ from multiprocessing.connection import Client, Connection
 from typing import Any
 
 from fiber._ring.forwarding import LOOPBACK, Forwarder
-from fiber._ring.timing import RingTiming
+from fiber._ring.model import RingTiming
 from fiber.exceptions import WireError
 
 __all__ = [

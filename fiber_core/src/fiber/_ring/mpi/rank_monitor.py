@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from fiber._base import values
+from fiber._ring.model import MpiTiming
 from fiber._ring.mpi.hosts import MpiHost, mismatches
 from fiber._ring.mpi.ranks import STRAY
-from fiber._ring.timing import MpiTiming
 
 __all__ = ["Begin", "Instruction", "RankMonitor", "Send", "Verdict", "ended_how"]
 

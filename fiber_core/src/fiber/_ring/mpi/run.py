@@ -23,7 +23,7 @@ from fiber._base import values
 from fiber._base.threads import ending_signals
 from fiber._ring import events
 from fiber._ring.controller import RingController
-from fiber._ring.model import Failure, Group, Policy
+from fiber._ring.model import Failure, Group, MpiTiming, Policy, RingTiming
 from fiber._ring.mpi import messages
 from fiber._ring.mpi.arguments import LAUNCHER, RunSpec
 from fiber._ring.mpi.hosts import (
@@ -48,7 +48,6 @@ from fiber._ring.mpi.member_agent import AGENT, AgentProcess
 from fiber._ring.mpi.rank_monitor import Begin, Instruction, RankMonitor, Verdict
 from fiber._ring.mpi.ranks import wrapped
 from fiber._ring.protocol import Hello, Probe, ProbeResult
-from fiber._ring.timing import MpiTiming, RingTiming
 from fiber._runtime import runtime
 from fiber.backend_parts.standard_streams import read_until, write_all
 from fiber.exceptions import FiberError
