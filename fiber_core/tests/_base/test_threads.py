@@ -1,10 +1,10 @@
-"""Waits that a signal ends wherever it arrives, in turns."""
+"""Waits that a signal ends wherever it arrives, in turns, and looks before them."""
 
 import sys
 
 from commands import ran
 from fiber._base import threads
-from fiber._base.threads import TURN, in_turns, turn
+from fiber._base.threads import TURN, Looks, in_turns, turn
 
 #: the signal is delivered to another thread while the main one waits, as it may be
 PROGRAM = """
@@ -61,6 +61,17 @@ def test_a_wait_is_in_turns_and_ends_with_its_time(monkeypatch):
     clock[0] = 4
     assert in_turns(wait)
     assert (turn(None), turn(7), turn(0.1)) == (TURN, TURN, 0.1)
+
+
+def test_who_has_looked_in_vain_sleeps_at_once_many_times_and_then_looks_again(monkeypatch):
+    monkeypatch.setattr(threads, "HAS_TWO_CPUS", True)
+    looks = Looks(5)
+    again = [0] * Looks.AT_ONCE
+    assert [looks.begin() for _ in range(80)] == [5] * 8 + again + [5] + again[:7]
+    looks.found()
+    assert [looks.begin() for _ in range(9)] == [5] * 8 + [0]
+    monkeypatch.setattr(threads, "HAS_TWO_CPUS", False)
+    assert Looks(5).begin() == 0
 
 
 def test_ctrl_c_ends_a_wait_also_where_another_thread_has_the_signal(tmp_path):

@@ -2,14 +2,18 @@
 
 import contextlib
 import itertools
+import select
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
+from fiber._base.threads import Looks
 from fiber._objects.address import Kind as ObjectKind
 from fiber._objects.sync.semaphore import OwnedSemaphore, SemaphoreState
 from fiber._wire import codec
+from fiber._wire import reading as reading_module
 from fiber._wire.client import Client
 from fiber._wire.frames import Kind
 from fiber.exceptions import PeerLostError
@@ -105,6 +109,40 @@ def test_a_thread_that_reads_learns_of_the_end(client, listening, end):
         waits()
     with pytest.raises(PeerLostError):
         pending.result()
+
+
+def test_who_waits_looks_before_it_sleeps_unless_that_was_in_vain(client, listening, monkeypatch):
+    reading, waits, answering = client._reading, [], threading.Event()
+    poll = reading._poll.poll
+
+    def noted(milliseconds):
+        waits.append(milliseconds)
+        return poll(milliseconds)
+
+    def answered():
+        answering.set()
+        assert select.select([reading._source.fd], [], [], TIMEOUT)[0]
+
+    monkeypatch.setattr(reading, "_poll", SimpleNamespace(poll=noted))
+    monkeypatch.setattr(reading, "_looks", Looks(3))
+    monkeypatch.setattr(reading._looks, "most", 3)
+    monkeypatch.setattr(reading_module, "_LONG", TIMEOUT)
+    with listening.held():
+        for _ in range(Looks.IN_VAIN):
+            waits.clear()
+            assert not ask(client, 0).wait(0.01)
+            assert waits[:-1] == [0] * reading._looks.most
+            assert waits[-1] > 0
+        waits.clear()
+        assert not ask(client, 0).wait(0.01)
+        assert len(waits) == 1
+    reading._looks.found()
+    monkeypatch.setattr(reading_module, "give_way", answered)
+    listening.reactor.call_soon(lambda: answering.wait(TIMEOUT))
+    waits.clear()
+    assert ask(client, 0).wait(TIMEOUT)
+    assert set(waits) == {0}
+    assert reading._looks.begin() == reading._looks.most
 
 
 def interrupted_while_read(reading, number, wait, act):

@@ -48,6 +48,39 @@ _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 TURN = 1.0
 #: on one CPU there is nobody to look for before a thread sleeps
 HAS_TWO_CPUS = len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else True
+#: lets another thread of the machine run on this CPU, if there is one
+give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
+
+
+class Looks:
+    """Looks for what a thread waits for before it sleeps: to be woken takes 40 us where a CPU is idle.
+
+    A thread whose looks were in vain some times in a row sleeps at once, many times.
+
+    Args:
+        most: looks before one sleep.
+    """
+
+    #: times that looking may be in vain in a row, and how often a thread then sleeps at once
+    IN_VAIN, AT_ONCE = 8, 64
+
+    def __init__(self, most: int) -> None:
+        #: before one sleep
+        self.most = most if HAS_TWO_CPUS else 0
+        # how often it may still be looked in vain; below 0, how often it was not looked
+        self._credit = self.IN_VAIN
+
+    def begin(self) -> int:
+        """Number of looks before this sleep."""
+        self._credit -= 1
+        if self._credit < -self.AT_ONCE:
+            # once more
+            self._credit = 0
+        return self.most if self._credit >= 0 else 0
+
+    def found(self) -> None:
+        """A look, not the first, has found what is waited for."""
+        self._credit = self.IN_VAIN
 
 
 class Timer:

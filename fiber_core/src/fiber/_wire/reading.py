@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from fiber._base.interpreter import unless_finalizing
-from fiber._base.threads import Reactor, drained, wake, wake_pipe
+from fiber._base.threads import Looks, Reactor, drained, give_way, wake, wake_pipe
 from fiber._wire import descriptors, fork
 from fiber._wire.frames import Buffer
 from fiber.exceptions import TransportError, WireError
@@ -35,6 +35,10 @@ Action: TypeAlias = Callable[[], object]
 Look: TypeAlias = Callable[[int, Buffer], Action | None]
 
 
+#: looks at the socket before a thread sleeps, 2 us each
+_LOOKS = 60
+#: seconds after which a look was long
+_LONG = 1e-4
 # errors of epoll for a descriptor that nng has closed, or user code has closed or replaced
 _GONE = errno.EBADF, errno.ENOENT, errno.EINVAL, errno.EPERM
 
@@ -85,6 +89,7 @@ class Reading:
         self._is_stopped = self._is_closed = False
         # True while a thread that reads may wait for a descriptor
         self._polls = False
+        self._looks = Looks(_LOOKS)
         self._wake_lock = threading.Lock()
         self._fd = source.fd
         if sys.platform == "linux":
@@ -167,20 +172,30 @@ class Reading:
 
     def _lead(self, look: Look, is_over: Callable[[], bool], timeout: float) -> bool:
         end = time.monotonic() + timeout
+        most = looks = self._looks.begin() if timeout > 0 else 0
         while True:
-            # before the looks: whoever ends the wait from now on wakes it
-            self._polls = True
+            # before it is looked whether it is over: whoever ends the wait from now on wakes a thread that sleeps
+            self._polls = not looks
             if is_over() or self._is_stopped:
                 return True
-            ready = self._poll.poll(max(0.0, 1000 * (end - time.monotonic())))
+            ready = self._poll.poll(0 if looks else max(0.0, 1000 * (end - time.monotonic())))
             self._polls = False
             if not ready:
-                return True
-            if ready[-1][0] == self._wake_read:
+                if not looks:
+                    return True
+                looks -= 1
+                before = time.monotonic()
+                give_way()
+                if time.monotonic() - before > _LONG:
+                    # another thread had the CPU; the kernel runs one that was woken sooner than one that gave way
+                    looks = 0
+            elif ready[-1][0] == self._wake_read:
                 drained(self._wake_read)
             elif not self._take(look):
                 self._reactor.call_soon(self._read)
                 return False
+            elif 0 < looks < most:
+                self._looks.found()
 
     def _take(self, look: Look) -> bool:
         """Take up the next frame, if there is one; False where that is for the handler thread."""

@@ -21,7 +21,7 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 
-from fiber._base.threads import HAS_TWO_CPUS, TURN, in_turns
+from fiber._base.threads import TURN, Looks, in_turns
 from fiber._objects.descriptor_passing import CLOSE_ON_EXEC
 from fiber._objects.pipe import memories
 from fiber._objects.pipe.memories import ItemInMemory, Memory
@@ -50,10 +50,8 @@ _TURN = struct.pack("@ll", int(TURN), int(TURN % 1 * 1e6))
 #: bytes that wait unread: the kernel gives what its limit allows
 _BUFFER = 8 * 2**20
 _GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED, errno.ENOTCONN})
-#: looks for an answer before a thread sleeps, 1 us each; to be woken takes 40 us where a CPU is idle
+#: looks for an answer before a thread sleeps, 1 us each
 _LOOKS = 20
-#: times that looking may be in vain in a row, and how often a thread then sleeps at once
-_IN_VAIN, _AT_ONCE = 8, 64
 #: seconds between two tries while this user has too many descriptors in messages that nobody has read
 _PAUSE = 0.02
 
@@ -134,8 +132,7 @@ class PacketSocket:
         self._socket = OwnedSocket(socket.AF_UNIX, socket.SOCK_SEQPACKET, descriptor)
         self._socket.setblocking(True)
         self._await_receipt = await_receipt
-        # how often it may still be looked for an answer in vain; below 0, how often it was not
-        self._credit = _IN_VAIN
+        self._looks = Looks(_LOOKS)
         fork.register(self)
 
     @classmethod
@@ -232,9 +229,7 @@ class PacketSocket:
             EOFError: nobody holds the other end, and all that was sent there is read.
             OSError: this one is closed, or there is no descriptor for the item.
         """
-        looks = 1
-        if wait:
-            looks = _LOOKS if self._is_worth_looking() else 0
+        most = looks = self._looks.begin() if wait else 1
         while True:
             flags = _AT_ONCE_FLAGS if looks else CLOSE_ON_EXEC
             try:
@@ -251,19 +246,9 @@ class PacketSocket:
                 continue
             if not data:
                 raise EOFError
-            if 0 < looks < _LOOKS:
-                self._credit = _IN_VAIN
+            if 0 < looks < most:
+                self._looks.found()
             return data[:-1] if data[-1] == 0 else _whole(data, ancillary, received)
-
-    def _is_worth_looking(self) -> bool:
-        """True where a thread looks for a while before it sleeps: an answer has come so of late."""
-        if not HAS_TWO_CPUS:
-            return False
-        self._credit -= 1
-        if self._credit < -_AT_ONCE:
-            # once more
-            self._credit = 0
-        return self._credit >= 0
 
     def poll(self, timeout: float | None) -> bool:
         """Wait until :meth:`take` would not; False when ``timeout`` seconds have passed."""

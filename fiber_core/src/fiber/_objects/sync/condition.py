@@ -19,9 +19,9 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
-from fiber._base.threads import Deadline
+from fiber._base.threads import Deadline, give_way
 from fiber._objects.address import Kind
-from fiber._objects.sync.monitor import LOOKS, Monitored, Turns, Word, give_way
+from fiber._objects.sync.monitor import LOOKS, Monitored, Turns, Word
 from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
 from fiber._objects.sync.protocol import Answer, Answers, Op, Request, Status, Wait, WaitQueue
 from fiber._objects.sync.shared_semaphore import is_dead, own_identity

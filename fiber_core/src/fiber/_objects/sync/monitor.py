@@ -51,8 +51,6 @@ IN_USE = (
 )
 #: looks at a word before a thread sleeps, 0.1 us each; to sleep and be woken takes 10 us and more
 LOOKS = 100 if HAS_TWO_CPUS else 0
-#: lets another thread of the machine run on this CPU, if there is one
-give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
 
 class _Timespec(ctypes.Structure):

@@ -44,9 +44,10 @@ from collections.abc import Callable, Iterator
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from fiber._base.threads import give_way
 from fiber._objects.address import Kind, shape_of
 from fiber._objects.sync import monitor, shared_semaphore
-from fiber._objects.sync.monitor import LOOKS, Word, give_way
+from fiber._objects.sync.monitor import LOOKS, Word
 from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
 from fiber._objects.sync.protocol import Status
 from fiber._objects.sync.shared_semaphore import (
