@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fiber._ring.mpi.arguments import maps_ranks, rank_and_member_counts, split_command_line
+from fiber._ring.mpi.spec import maps_ranks, rank_and_member_counts, split_command_line
 from fiber.cli.errors import note
 from fiber.cli.options import BackendCommand, backend_option, cpus, megabytes, volume
 from fiber.exceptions import FiberError
 from fiber.model import ResourceRequest, Volume
 
 if TYPE_CHECKING:
-    from fiber._ring.mpi.arguments import MemberGroup, Need
+    from fiber._ring.mpi.spec import MemberGroup, Need
     from fiber.cli.session import Session
 
 __all__ = ["command"]
@@ -22,7 +22,7 @@ _REST = "fiber.mpirun.rest"
 
 
 def _group(word: str) -> MemberGroup:
-    from fiber._ring.mpi.arguments import parse_group
+    from fiber._ring.mpi.spec import parse_group
 
     try:
         return parse_group(word)
@@ -143,8 +143,8 @@ def command(
     mpirun's, and the exit code is that of the program.
     """
     import fiber
-    from fiber._ring.mpi.arguments import MemberGroup, RunSpec, expand_groups, merge_needs
     from fiber._ring.mpi.run import run
+    from fiber._ring.mpi.spec import MemberGroup, RunSpec, expand_groups, merge_needs
     from fiber.cli.session import Session
 
     words = ctx.meta[_REST]
@@ -201,7 +201,7 @@ def _member_spec(
     image: str | None,
     volumes: tuple[Volume, ...],
 ) -> Need:
-    from fiber._ring.mpi.arguments import Need
+    from fiber._ring.mpi.spec import Need
 
     for capability, what in (
         ("devices", "" if gpu is None else "--gpu"),

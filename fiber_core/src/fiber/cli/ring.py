@@ -330,13 +330,13 @@ def apply(
     with its path, and refused with --strict.
     """
     import fiber
-    from fiber._ring.mpi.manifest import (
+    from fiber._ring.mpi.run import run
+    from fiber._ring.mpi.spec import (
         fit_to_capabilities,
         parse_manifest,
         run_spec,
         run_with_retries,
     )
-    from fiber._ring.mpi.run import run
     from fiber.cli.session import Session
 
     session = Session.load(backend)

@@ -22,10 +22,10 @@ ranks, ``fiber-ring-probe`` answers probes, and on the launcher ``fiber-command-
 Called by :mod:`fiber.cli`: ``fiber mpirun``, ``fiber ring apply`` and ``fiber rsh``. Calls the
 launcher of the runtime for jobs.
 
-* ``arguments``, ``manifest``: the specification of a run, from a command line or a manifest.
-* ``run``, ``rank_monitor``, ``messages``: the gang of a run, what its members are told
-  and say, and when mpirun is ended.
-* ``member_agent``, ``ranks``: the member agent, its commands and ranks.
+* ``spec``: the specification of a run, from a command line or a manifest.
+* ``run``, ``messages``: the gang of a run, what its members are told and say.
+* ``member_agent``: the member agent and its commands.
+* ``ranks``: when ranks begin, and when mpirun is ended.
 * ``agent``: the program in place of a remote shell.
 * ``hosts``, ``implementations``: reachability, host files, settings of each MPI.
 """

@@ -1,20 +1,28 @@
-"""Start barrier of the ranks: each reports to its member and waits until all are where they belong.
+"""Ranks of an ``mpirun``: the barrier at which they wait, on each member, and the monitor of them all.
 
-A shell around each rank reports through one FIFO in the member's folder, and waits for a line from
-another one. It also reports the exit code, whatever mpirun does with it.
+A shell around each rank reports to its member through one FIFO in the member's folder, and waits for a
+line from another one. It also reports the exit code, whatever mpirun does with it.
+
+:class:`RankMonitor` releases the ranks once all are where they belong, and ends mpirun after a failure:
+a state machine without clock, thread or process, events and times in, instructions out. It ends mpirun
+itself, for some implementations wait for ever for ranks that are gone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
+from fiber._base import values
+from fiber._ring.model import MpiTiming
+from fiber._ring.mpi.hosts import MpiHost, mismatches
 from fiber._ring.mpi.messages import RankEnded, RankUp
-
-__all__ = ["FOLDER", "MEMBER", "STRAY", "RankRegistry", "wrapped"]
 
 #: environment variable of ranks with the folder of their member
 FOLDER = "FIBER_MPI_DIR"
@@ -86,3 +94,186 @@ class RankRegistry:
                 with contextlib.suppress(ValueError, IndexError):
                     what, rank, number = words[0], int(words[1]), int(words[2])
                     self._report(RankUp(rank, number) if what == b"up" else RankEnded(rank, number))
+
+
+@values.frozen
+class Begin:
+    """So many ranks of a host may begin."""
+
+    host: str
+    count: int
+
+
+@values.frozen
+class Send:
+    """A signal for mpirun."""
+
+    number: int
+
+
+Instruction: TypeAlias = Begin | Send
+
+
+@values.frozen
+class Verdict:
+    """How a run has ended."""
+
+    #: what the command ends with
+    code: int
+    #: what went wrong, for people; empty where mpirun has said it all
+    why: str = ""
+    #: True where somebody asked it to end
+    is_asked: bool = False
+
+
+class RankMonitor:
+    """One mpirun, from its start to its end.
+
+    Args:
+        count: ranks that were asked for; 0 where what is started is no mpirun, and starts its own.
+        hosts: members, in the order of the hostfile.
+        strict: True where members are to be filled one after another.
+        start_timeout: seconds until all ranks must have come.
+        now: the time at its start.
+        timing: has the seconds that mpirun has to end by itself.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        hosts: Sequence[MpiHost],
+        *,
+        strict: bool = True,
+        start_timeout: float,
+        now: float,
+        timing: MpiTiming,
+    ) -> None:
+        self._timing = timing
+        self._count, self._hosts, self._strict = count, tuple(hosts), strict
+        #: host by rank
+        self.places: dict[int, str] = {}
+        #: exit code by rank, as shells tell it
+        self.codes: dict[int, int] = {}
+        # a launcher that starts its ranks itself, if any, says nothing of them
+        self._begun = count == 0
+        self._deadline: float | None = None if self._begun else now + start_timeout
+        self._start_timeout = start_timeout
+        self._verdict: Verdict | None = None
+        self._asked = 0
+
+    @property
+    def deadline(self) -> float | None:
+        """When to call :meth:`tick` at the latest."""
+        return self._deadline
+
+    @property
+    def is_given_up(self) -> bool:
+        """True once it did not even end for SIGKILL."""
+        return self._asked > 1 and self._deadline is None
+
+    def rank_up(self, rank: int, host: str, now: float) -> list[Instruction]:
+        """A rank waits on a host to begin."""
+        self.places[rank] = host
+        if self._begun or self._verdict is not None or len(self.places) < self._count:
+            return []
+        wrong = mismatches(self.places, self._count, self._hosts, strict=self._strict)
+        if wrong:
+            return self._fail(Verdict(1, _misplaced(wrong)), now)
+        self._begun, self._deadline = True, None
+        counts = Counter(self.places.values())
+        return [Begin(name, number) for name, number in counts.items()]
+
+    def rank_ended(self, rank: int, code: int, now: float) -> list[Instruction]:
+        """A rank's program has ended."""
+        self.codes[rank] = code
+        if self._verdict is not None:
+            return []
+        if code:
+            why = f"rank {rank} on {self.places.get(rank, 'a member')} {ended_how(code)}"
+            self._verdict = Verdict(code, why)
+            self._deadline = now + self._timing.after_failure
+        elif len(self.codes) == self._count > 0:
+            self._deadline = now + self._timing.after_all
+        return []
+
+    def failed(self, why: str, now: float) -> list[Instruction]:
+        """The gang has failed: a member is no more, or its time is over."""
+        return self._fail(Verdict(1, why), now)
+
+    def interrupted(self, number: int, now: float) -> list[Instruction]:
+        """Somebody wants it to end; twice wants it to end now."""
+        if self._asked:
+            self._asked = 2
+            self._deadline = now + self._timing.after_signal
+            return [Send(signal.SIGKILL)]
+        self._verdict = Verdict(128 + number, is_asked=True)
+        return self._end(now)
+
+    def tick(self, now: float) -> list[Instruction]:
+        """Time has passed; what to do if the deadline has."""
+        if self._deadline is None or now < self._deadline:
+            return []
+        if self._asked == 0:
+            if not self._begun and self._verdict is None:
+                self._verdict = Verdict(1, self._not_begun())
+            elif self._verdict is None:
+                self._verdict = Verdict(0)
+            return self._end(now)
+        if self._asked == 1:
+            self._asked = 2
+            self._deadline = now + self._timing.after_signal
+            return [Send(signal.SIGKILL)]
+        self._deadline = None
+        return []
+
+    def ended(self, code: int) -> Verdict:
+        """The end of mpirun: with an exit code, or minus a signal."""
+        killed = code < 0
+        code = 128 - code if killed else code
+        verdict = self._verdict
+        if verdict is not None:
+            # a rank that was killed may have been so for another one's failure, of which only
+            # mpirun knows
+            knows = verdict.code > 128 and 0 < code < 128 and not self._asked
+            return values.evolve(verdict, code=code if knows else verdict.code)
+        if not self._begun and code in (0, STRAY):
+            # it has not failed by its own lights, and did not do what it was asked
+            wrong = mismatches(self.places, self._count, self._hosts, strict=self._strict)
+            return Verdict(code or 1, _misplaced(wrong))
+        return Verdict(code, f"mpirun {ended_how(code)}" if killed else "")
+
+    def _fail(self, verdict: Verdict, now: float) -> list[Instruction]:
+        if self._asked:
+            return []
+        # what failed first has failed
+        self._verdict = self._verdict or verdict
+        return self._end(now)
+
+    def _end(self, now: float) -> list[Instruction]:
+        self._asked = 1
+        self._deadline = now + self._timing.after_signal
+        return [Send(signal.SIGTERM)]
+
+    def _not_begun(self) -> str:
+        wrong: Iterable[str] = mismatches(
+            self.places, self._count, self._hosts, strict=self._strict
+        )
+        told = "; ".join(wrong)
+        return f"not all ranks began within {self._start_timeout:g} s: {told}"
+
+
+def ended_how(code: int) -> str:
+    """How a program ended, from its code as shells give it."""
+    if code > 128:
+        try:
+            return f"was killed by {signal.Signals(code - 128).name}"
+        except ValueError:
+            return f"ended with {code}"
+    return f"ended with {code}"
+
+
+def _misplaced(wrong: Iterable[str]) -> str:
+    return (
+        f"mpirun did not do as it was told: {'; '.join(wrong)}; it has settings of its own that "
+        "override ours, or is of a version that has others"
+    )
