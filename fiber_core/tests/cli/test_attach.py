@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from fiber._agent import rundir
-from fiber.cli.errors import Interrupted
+from fiber.cli.output import Interrupted
 from fiber.cli.run import exit_code
 from fiber.cli.watch import Question, Watcher
 from fiber.exceptions import BackendUnavailableError

@@ -11,8 +11,8 @@ from distributions import Answers
 from fiber import _version
 from fiber._agent import rundir
 from fiber._plugins.manager import load_plugins
-from fiber.cli import doctor
-from fiber.cli.doctor import core_checks, plugin_checks
+from fiber.cli import installation
+from fiber.cli.installation import core_checks, plugin_checks
 from fiber.model import BackendInfo, Check
 
 VERSION = _version.__version__
@@ -130,7 +130,7 @@ class TestPlugins:
 def sound(monkeypatch):
     """A core without fault, whatever this machine is."""
     well = [Check(name="python", ok=True, detail="3.14")]
-    monkeypatch.setattr(doctor, "core_checks", lambda: iter(well))
+    monkeypatch.setattr(installation, "core_checks", lambda: iter(well))
 
 
 def test_a_sound_installation_is_ok_line_by_line(fiber, sound):

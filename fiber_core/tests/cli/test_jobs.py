@@ -10,7 +10,7 @@ import owners
 from distributions import Answers
 from fiber._agent import rundir
 from fiber._ring.mpi.agent import SOCKET
-from fiber.cli.show import find_job, list_jobs
+from fiber.cli.jobs import find_job, list_jobs
 from fiber.exceptions import FiberError, UnknownJobError
 from fiber.model import BackendInfo, Job, JobState, JobStatus, Reason, ReasonKind
 from fiber.testing import FakeBackend, programs

@@ -1,19 +1,19 @@
 """The ``fiber`` command.
 
-``main`` is the program; ``group`` finds its sub-commands. Each of the core's is the object ``command`` of
-the module of its name (``fiber top`` is in ``top``), which is imported when the command is called. Plugins
-add others by the hook ``fiber_commands``. The other modules:
+``main`` is the program, which finds its sub-commands. Each of the core's is the object ``command`` of
+the module of its name (``fiber top`` is in ``top``), but for those that ``jobs`` and ``installation`` have; it
+is imported when it is called. Plugins add others by the hook ``fiber_commands``. The other modules:
 
-=========== =========================================================================
-main        the program: logging, errors, exit codes, sub-commands that are imported on use
-errors      errors and signals as exit codes
-options     options shared by commands, parsers of their values, options that backends add
-session     settings, plugins and backend of one command; runs that it begins
-runs        runs of this host, for commands that look into them
-remote_runs runs whose programs are jobs on other hosts
-show        tables, JSON, and looking up jobs
-watch       events of jobs, signals and answers on the terminal in one queue
-=========== =========================================================================
+============ =========================================================================
+main         the program: logging, errors, exit codes, sub-commands that are imported on use
+output       tables, JSON, notes, errors and exit codes
+options      options shared by commands, parsers of their values, options that backends add
+session      settings, plugins and backend of one command; runs that it begins
+jobs         commands for jobs, and looking them up
+installation commands for what is installed and set
+runs         runs of this host, and those whose programs are jobs on other hosts
+watch        events of jobs, signals and answers on the terminal in one queue
+============ =========================================================================
 
 Invariants: a command that only inspects (``ps``, ``logs``, ``kill``) opens a backend that belongs to
 no run and leaves nothing behind. A command that begins a run removes it again, unless the run is

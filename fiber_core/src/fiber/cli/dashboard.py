@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fiber.cli.errors import note
 from fiber.cli.options import BackendCommand, backend_option
+from fiber.cli.output import note
 from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
     from fiber._dashboard.feed import Connection, Run
-    from fiber.cli.remote_runs import Answer, RemoteRuns
-    from fiber.cli.runs import LocalRun
+    from fiber.cli.runs import Answer, LocalRun, RemoteRuns
     from fiber.model import Timing
 
 __all__ = ["command"]
@@ -46,7 +45,7 @@ def command(run: str, listen: str, opens: bool, backend: str | None) -> None:
     """
     from fiber._config.settings import DASHBOARD
     from fiber._dashboard.server import Server, require
-    from fiber.cli.remote_runs import runs_elsewhere
+    from fiber.cli.runs import runs_elsewhere
     from fiber.model import Timing
 
     require()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fiber.backend_parts.liveness import Liveness, liveness_of, owner_of
-from fiber.cli.errors import note
 from fiber.cli.options import BackendCommand, backend_option, loaded_plugins
+from fiber.cli.output import note
 from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ def _collect(
 ) -> str:
     """Remove a run if it is over; returns the reason, "" where it is not over."""
     from fiber._agent import rundir
+    from fiber.cli.jobs import list_jobs
     from fiber.cli.session import Session
-    from fiber.cli.show import list_jobs
 
     program = liveness_of(folder)
     if program is Liveness.ALIVE:

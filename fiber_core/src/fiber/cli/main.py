@@ -6,7 +6,6 @@ Sub-commands are imported on use: the core's, then those of plugins.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import logging
 import os
@@ -17,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fiber._base.entry_points import load_object
 from fiber._version import __version__
-from fiber.cli.errors import INTERRUPTED, Failure, Interrupted, after_signal, plain
+from fiber.cli.output import INTERRUPTED, Failure, Interrupted, after_signal, plain
 from fiber.exceptions import FiberError, PluginError
 
 if TYPE_CHECKING:
@@ -27,29 +27,29 @@ if TYPE_CHECKING:
 __all__ = ["BUILT_IN", "LazyGroup", "cli", "main"]
 
 
-#: the core's own commands in the order of ``fiber --help``: each is ``command`` of its module
-BUILT_IN = (
-    "run",
-    "mpirun",
-    "ring",
-    "ps",
-    "top",
-    "stacks",
-    "replay",
-    "dashboard",
-    "metrics",
-    "trace",
-    "logs",
-    "exec",
-    "rsh",
-    "cp",
-    "kill",
-    "gc",
-    "plugins",
-    "plugin",
-    "config",
-    "doctor",
-)
+#: the core's own commands in the order of ``fiber --help``, and where each is
+BUILT_IN = {
+    "run": "run:command",
+    "mpirun": "mpirun:command",
+    "ring": "ring:command",
+    "ps": "jobs:ps",
+    "top": "top:command",
+    "stacks": "stacks:command",
+    "replay": "replay:command",
+    "dashboard": "dashboard:command",
+    "metrics": "metrics:command",
+    "trace": "trace:command",
+    "logs": "jobs:logs",
+    "exec": "jobs:execute",
+    "rsh": "jobs:rsh",
+    "cp": "jobs:copy",
+    "kill": "jobs:kill",
+    "gc": "gc:command",
+    "plugins": "installation:plugins",
+    "plugin": "plugin:command",
+    "config": "installation:config",
+    "doctor": "installation:doctor",
+}
 
 
 class LazyGroup(click.Group):
@@ -67,8 +67,7 @@ class LazyGroup(click.Group):
             PluginError: two plugins add it, or it is no click command.
         """
         if cmd_name in BUILT_IN:
-            module = importlib.import_module(f"fiber.cli.{cmd_name}")
-            command: click.Command = module.command
+            command: click.Command = load_object(f"fiber.cli.{BUILT_IN[cmd_name]}")
             return command
         added: object = _plugins().find_command(cmd_name)
         if added is None or isinstance(added, click.Command):

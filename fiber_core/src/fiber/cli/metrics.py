@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from fiber.cli.errors import note
+from fiber.cli import output
+from fiber.cli.output import note
 
 __all__ = ["command"]
 
@@ -28,10 +29,9 @@ def command(run: str, listen: str, once: bool, grafana: bool) -> None:
     metrics names an address: FIBER_METRICS=0.0.0.0:9464.
     """
     from fiber._watch import metrics
-    from fiber.cli import show
 
     if grafana:
-        show.as_json(metrics.dashboard())
+        output.as_json(metrics.dashboard())
         return
     registry = metrics.registry_of(lambda: _statuses(run))
     if once:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fiber._ring.mpi.spec import maps_ranks, rank_and_member_counts, split_command_line
-from fiber.cli.errors import note
 from fiber.cli.options import BackendCommand, backend_option, cpus, megabytes, volume
+from fiber.cli.output import note
 from fiber.exceptions import FiberError
 from fiber.model import ResourceRequest, Volume
 
@@ -142,10 +142,9 @@ def command(
     Options that are not listed here are mpirun's; a -- has to stand after them. The output is
     mpirun's, and the exit code is that of the program.
     """
-    import fiber
     from fiber._ring.mpi.run import run
     from fiber._ring.mpi.spec import MemberGroup, RunSpec, expand_groups, merge_needs
-    from fiber.cli.session import Session
+    from fiber.cli.session import Session, begun_program
 
     words = ctx.meta[_REST]
     if not words.program:
@@ -167,7 +166,6 @@ def command(
     launcher = _member_spec(session, launcher_cpu, launcher_memory, None, image, volumes)
     if launcher_is_member:
         launcher = merge_needs(launcher, unlike[hosts[0].name])
-    settings = {} if start_timeout is None else {"start_timeout": start_timeout}
     plan = RunSpec(
         program=words.program,
         count=sum(host.slots for host in hosts) if count is None else count,
@@ -181,13 +179,8 @@ def command(
         launcher_is_member=launcher_is_member,
         start_timeout=session.config.start_timeout if start_timeout is None else start_timeout,
     )
-    fiber.init(backend=session.info.name, **settings)
-    try:
+    with begun_program(session, start_timeout=start_timeout):
         exit_report = run(plan)
-    finally:
-        from fiber._runtime import runtime
-
-        runtime.current().close()
     if exit_report.why:
         note(exit_report.why)
     ctx.exit(exit_report.code)

@@ -227,7 +227,7 @@ def passed(results: Mapping[str, Any]) -> bool:
 
 def show(results: Mapping[str, Any]) -> None:
     """Print a table of levels, the measurements, and the failures."""
-    from fiber.cli.show import table
+    from fiber.cli.output import table
     from fiber.testing.levels import LEVELS
 
     rows = []

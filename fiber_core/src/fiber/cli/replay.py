@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fiber.cli.errors import note, plain
+from fiber.cli import output
+from fiber.cli.output import note, plain
 from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
@@ -63,8 +64,6 @@ def command(task: str | None, debugs: bool, shows: bool) -> None:
 
 
 def _list(found: list[KeptTask]) -> None:
-    from fiber.cli import show
-
     now, rows = time.time(), []
     for one in found:
         try:
@@ -72,9 +71,9 @@ def _list(found: list[KeptTask]) -> None:
         except FiberError as error:
             rows.append((one.task, "", "", "", str(error)))
             continue
-        cells = (show.age(now - said["when"]), said["function"], str(said["item"]), said["error"])
+        cells = (output.age(now - said["when"]), said["function"], str(said["item"]), said["error"])
         rows.append((one.task, *cells))
-    show.table(_HEADERS, rows)
+    output.table(_HEADERS, rows)
 
 
 def _chosen(found: list[KeptTask], word: str) -> KeptTask:

@@ -10,25 +10,34 @@ import json
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from fiber.cli.errors import note, plain
+from fiber.cli import output
 from fiber.cli.options import backend_option, cpus, json_option, megabytes
+from fiber.cli.output import note, plain
 from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
     from fiber._ring.command_rings.records import Record
     from fiber._ring.model import RingTiming
 
-__all__ = ["command", "commands"]
+__all__ = ["command"]
 
 _HEADERS = ("NAME", "PHASE", "UP", "RESTARTS", "AGE", "PROGRAM")
 
 
-@click.command("run", context_settings={"allow_interspersed_args": False})
+@click.group("ring", short_help="Run rings of commands, and manifests of allreduce jobs.")
+def command() -> None:
+    """Run a command as equal ranks on any backend, and look after rings that run.
+
+    Manifests of the MPI operator are run without the operator.
+    """
+
+
+@command.command("run", context_settings={"allow_interspersed_args": False})
 @click.option("-n", "workers", type=click.IntRange(min=1), required=True, metavar="N", help="Jobs.")
 @click.option("--slots", type=click.IntRange(min=1), default=1, metavar="K", help="Ranks of a job.")
 @click.option("--framework", metavar="NAME", help="Whose rendezvous is prepared: torch, jax, …")
@@ -89,29 +98,27 @@ def run(
 
     With --detach its owner is left in the background of this machine, and the ring's name printed.
     """
-    import fiber
     from fiber._ring.command_rings.records import Record
-    from fiber._runtime import runtime
-    from fiber.cli.session import Session
+    from fiber.cli.session import Session, begun_program
 
     record = Record.begin(name or f"ring-{secrets.token_hex(2)}", argv, ttl)
-    begun = _detach(record) if detach else _no_notification
-    if begun is None:
-        click.echo(record.name)
-        return
     options = {**more, "slots": slots, "framework": framework, "min": least, "max": most}
+    if detach:
+        from fiber._ring.command_rings import run as owner
+
+        options["on_start"] = owner.detach(record)
+        if options["on_start"] is None:
+            click.echo(record.name)
+            return
     if start_timeout is not None:
         options["start_timeout"] = start_timeout
     try:
         session = Session.load(backend, {"cpu": cpu, "memory": memory, "image": image})
-        fiber.init(backend=session.info.name, cpu=cpu, memory=memory, image=image)
-        # imported after init(), when the backend is known
-        from fiber._ring.command_rings.run import run as run_ring
+        with begun_program(session, cpu=cpu, memory=memory, image=image):
+            # imported when the backend is known
+            from fiber._ring.command_rings.run import run as run_ring
 
-        try:
-            code = run_ring(record, argv, workers, on_start=begun, **options)
-        finally:
-            runtime.current().close()
+            code = run_ring(record, argv, workers, **options)
     except BaseException:
         # the record of a detached ring is read and removed by the process that waits for its start
         if not detach and not record.status():
@@ -120,24 +127,13 @@ def run(
     ctx.exit(code)
 
 
-def _detach(record: Record) -> Callable[[], None] | None:
-    from fiber._ring.command_rings.run import detach
-
-    return detach(record)
-
-
-def _no_notification() -> None:
-    """Do nothing when a ring in the foreground has begun."""
-
-
-@click.command("status")
+@command.command("status")
 @json_option
 @click.option("--metrics", is_flag=True, help="Print what Prometheus reads.")
 @click.argument("name", required=False)
 def status(name: str | None, metrics: bool, as_json: bool) -> None:
     """Show how the ring NAME stands, or all that are kept."""
     from fiber._ring.command_rings.records import current_status, find, records
-    from fiber.cli import show
 
     found, timing = [find(name)] if name else list(records()), _timing()
     reports = [current_status(record, timing) for record in found]
@@ -147,19 +143,19 @@ def status(name: str | None, metrics: bool, as_json: bool) -> None:
         click.echo(to_prometheus(reports), nl=False)
         return
     if as_json:
-        show.as_json(reports[0] if name else reports)
+        output.as_json(reports[0] if name else reports)
         return
     rows = []
     for record, one in zip(found, reports, strict=True):
         began = one.get("start_time")
-        age = "" if began is None else show.age(time.time() - began)
+        age = "" if began is None else output.age(time.time() - began)
         program = " ".join(record.metadata().get("argv", ()))
         up = f"{one.get('up', 0)}/{one.get('wanted', 0)}"
         rows.append((record.name, one["phase"], up, str(one.get("restarts", 0)), age, program))
-    show.table(_HEADERS, rows)
+    output.table(_HEADERS, rows)
 
 
-@click.command("describe")
+@command.command("describe")
 @click.argument("name")
 def describe(name: str) -> None:
     """Show the ring NAME: its members, conditions and events, with reasons and times."""
@@ -196,7 +192,7 @@ def describe(name: str) -> None:
         click.echo(plain(f"  {_at(one['time'])} {one['reason']}: {one['message']}"))
 
 
-@click.command("logs")
+@command.command("logs")
 @click.option("--rank", type=click.IntRange(min=0), metavar="N", help="Only this rank's.")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the ring is over.")
 @click.argument("name")
@@ -233,21 +229,21 @@ def _output_lines(record: Record, follow: bool) -> Iterator[tuple[int, str, str]
         time.sleep(timing.poll)
 
 
-@click.command("suspend")
+@command.command("suspend")
 @click.argument("name")
 def suspend(name: str) -> None:
     """End the members of the ring NAME until it is resumed."""
     _send_request(name, "suspend")
 
 
-@click.command("resume")
+@command.command("resume")
 @click.argument("name")
 def resume(name: str) -> None:
     """Start the members of the ring NAME again."""
     _send_request(name, "resume")
 
 
-@click.command("resize")
+@command.command("resize")
 @click.argument("name")
 @click.argument("jobs", type=click.IntRange(min=1))
 def resize(name: str, jobs: int) -> None:
@@ -255,7 +251,7 @@ def resize(name: str, jobs: int) -> None:
     _send_request(name, f"resize {jobs}")
 
 
-@click.command("delete")
+@command.command("delete")
 @click.argument("name")
 def delete(name: str) -> None:
     """End the ring NAME if it runs, and forget it, with its lines."""
@@ -293,17 +289,6 @@ def _at(moment: float | None) -> str:
     return "" if moment is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
 
 
-commands = (run, status, describe, logs, suspend, resume, resize, delete)
-
-
-@click.group("ring", short_help="Run rings of commands, and manifests of allreduce jobs.")
-def command() -> None:
-    """Run a command as equal ranks on any backend, and look after rings that run.
-
-    Manifests of the MPI operator are run without the operator.
-    """
-
-
 @command.command("apply")
 @click.option(
     "--strict", is_flag=True, help="Refuse a manifest with a field that is not supported."
@@ -329,7 +314,6 @@ def apply(
     Workers and the launcher are jobs of the backend. Fields that are not supported are named, each
     with its path, and refused with --strict.
     """
-    import fiber
     from fiber._ring.mpi.run import run
     from fiber._ring.mpi.spec import (
         fit_to_capabilities,
@@ -337,7 +321,7 @@ def apply(
         run_spec,
         run_with_retries,
     )
-    from fiber.cli.session import Session
+    from fiber.cli.session import Session, begun_program
 
     session = Session.load(backend)
     job = fit_to_capabilities(parse_manifest(_parsed(manifest)), session.info.capabilities)
@@ -351,13 +335,8 @@ def apply(
         return
     timeout = session.config.start_timeout if start_timeout is None else start_timeout
     plan = run_spec(job, timeout)
-    fiber.init(backend=session.info.name, start_timeout=timeout)
-    try:
+    with begun_program(session, start_timeout=timeout):
         exit_report = run_with_retries(lambda: run(plan), job.retries, note)
-    finally:
-        from fiber._runtime import runtime
-
-        runtime.current().close()
     if exit_report.why:
         note(exit_report.why)
     ctx.exit(exit_report.code)
@@ -379,7 +358,3 @@ def _parsed(manifest: IO[str]) -> Any:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         msg = f"{manifest.name} is no YAML: {error}"
         raise FiberError(msg) from error
-
-
-for _one in commands:
-    command.add_command(_one)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fiber.cli.errors import INTERRUPTED, Failure, after_signal, note
 from fiber.cli.options import (
     BackendCommand,
     backend_option,
@@ -26,6 +25,7 @@ from fiber.cli.options import (
     variable,
     volume,
 )
+from fiber.cli.output import INTERRUPTED, Failure, after_signal, note
 from fiber.cli.watch import Question, Watcher, can_ask
 from fiber.exceptions import AmbiguousImageError, FiberError, SubmitError
 from fiber.model import JobSpec, JobState, ReasonKind, ResourceRequest, Volume

@@ -13,8 +13,8 @@ import attrs
 from fiber._config.settings import Config, load_config
 from fiber._config.sources import Origin, OriginKind
 from fiber._plugins.backend_choice import choose_backend, load_backend, refuse_undeclared
-from fiber.cli.errors import note
 from fiber.cli.options import loaded_plugins, options_given
+from fiber.cli.output import note
 from fiber.exceptions import CapabilityError, FiberError
 from fiber.model import BackendContext, BackendInfo, Job, JobSpec
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fiber._plugins.manager import Plugins
     from fiber.abc import Backend
 
-__all__ = ["Run", "Session"]
+__all__ = ["Run", "Session", "begun_program"]
 
 
 @attrs.define(kw_only=True)
@@ -171,3 +171,16 @@ class Session:
             image=self.config.image,
         )
         return load_backend(self.plugins, self.info.name, context)
+
+
+@contextlib.contextmanager
+def begun_program(session: Session, **settings: Any) -> Iterator[None]:
+    """Be a program that uses Fiber with the session's backend in the ``with`` block."""
+    import fiber
+    from fiber._runtime import runtime
+
+    fiber.init(backend=session.info.name, **settings)
+    try:
+        yield
+    finally:
+        runtime.current().close()

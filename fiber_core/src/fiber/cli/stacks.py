@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from fiber.cli.errors import note, plain
+from fiber.cli import output
 from fiber.cli.options import json_option
+from fiber.cli.output import note, plain
 from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
@@ -55,7 +56,6 @@ def command(run: str, everything: bool, pid: tuple[int, ...], as_json: bool) -> 
     RUN, an id or the beginning of one, may be left out where there is one run. The processes go on as
     they were; one that hangs in C code shows where, too.
     """
-    from fiber.cli import show
     from fiber.cli.runs import find_runs
     from fiber.model import Timing
 
@@ -66,7 +66,7 @@ def command(run: str, everything: bool, pid: tuple[int, ...], as_json: bool) -> 
     read_stacks(found, Timing().report)
     names = _names(runs[0])
     if as_json:
-        show.as_json(
+        output.as_json(
             [{"pid": one.pid, "name": names.get(one.pid), "stacks": one.text} for one in found]
         )
         return

@@ -20,17 +20,16 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from fiber.cli.errors import note, plain
+from fiber.cli import output
 from fiber.cli.options import BackendCommand, backend_option, json_option
-from fiber.cli.show import span
+from fiber.cli.output import note, plain, span
 from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from fiber._watch.status import Asker
-    from fiber.cli.remote_runs import Answer, RemoteRuns
-    from fiber.cli.runs import LocalRun
+    from fiber.cli.runs import Answer, LocalRun, RemoteRuns
 
 __all__ = ["Board", "View", "command", "render"]
 
@@ -79,8 +78,7 @@ def command(
     sorts the workers by something else, f shows those of another state, e shows or hides errors, t the
     traceback of the last one, ? all keys. --json prints once.
     """
-    from fiber.cli import show
-    from fiber.cli.remote_runs import answer_requests, runs_elsewhere
+    from fiber.cli.runs import answer_requests, runs_elsewhere
     from fiber.model import Timing
 
     timing = Timing()
@@ -95,7 +93,7 @@ def command(
     with contextlib.closing(remote), contextlib.closing(Board(run, timeout, remote)) as board:
         board.look(waits=not is_live)
         if as_json:
-            show.as_json(board.data())
+            output.as_json(board.data())
             for ident, why in board.silent():
                 note(f"{ident}: {why}")
         elif once:
@@ -449,13 +447,11 @@ def sparkline(values: list[float]) -> str:
 
 
 def _print(board: Board) -> None:
-    from fiber.cli import show
-
     pools = [_pool_row(board, ident, pool)[:-2] for ident, pool in board.pools()]
-    show.table(_POOL_HEADERS[:-2], pools)
+    output.table(_POOL_HEADERS[:-2], pools)
     print()
     workers = [_worker_row(ident, worker) for ident, worker in board.workers()]
-    show.table(_WORKER_HEADERS, workers, styles=_STYLES)
+    output.table(_WORKER_HEADERS, workers, styles=_STYLES)
     for line in (*_reasons(board), *_errors(board)):
         note(line)
 

@@ -16,9 +16,9 @@ import attrs
 import click
 
 from fiber._base.slowness import compare
-from fiber.cli.errors import plain
+from fiber.cli import output
 from fiber.cli.options import json_option
-from fiber.cli.show import span
+from fiber.cli.output import plain, span
 from fiber.exceptions import FiberError
 
 __all__ = ["Summary", "analyse", "by_pool", "command", "read", "report"]
@@ -34,12 +34,10 @@ def command() -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 def summary(file: Path, as_json: bool) -> None:
     """Say where the time of FILE's workers went, and what to change."""
-    from fiber.cli import show
-
     found = [analyse(events) for events in by_pool(read(file)).values()]
     pools = [one for one in found if one.functions]
     if as_json:
-        show.as_json([attrs.asdict(one) for one in pools])
+        output.as_json([attrs.asdict(one) for one in pools])
         return
     if not pools:
         msg = f"{file} has no task"

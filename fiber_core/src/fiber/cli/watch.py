@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fiber._base.threads import ending_signals, next_item
-from fiber.cli.errors import Interrupted
+from fiber.cli.output import Interrupted
 from fiber.exceptions import BackendUnavailableError
 
 if TYPE_CHECKING:

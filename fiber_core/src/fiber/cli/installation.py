@@ -1,4 +1,4 @@
-"""``fiber doctor``: checks the installation and a backend, and prints fixes.
+"""What is installed here: ``fiber plugins`` lists it, ``fiber config`` shows its settings, ``fiber doctor`` checks it.
 
 The core's checks are of versions, other distributions, folders and the clock; those of a backend
 are :meth:`fiber.abc.Backend.check`.
@@ -6,8 +6,10 @@ are :meth:`fiber.abc.Backend.check`.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
+import logging
 import platform
 import re
 import sys
@@ -16,20 +18,189 @@ import time
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 
 from fiber import _version
-from fiber.cli.errors import plain
-from fiber.cli.options import BackendCommand, loaded_plugins
+from fiber.cli import output
+from fiber.cli.options import BackendCommand, backend_option, json_option, loaded_plugins
+from fiber.cli.output import plain
+from fiber.cli.session import Session
 from fiber.exceptions import FiberError
 from fiber.model import Check
 
 if TYPE_CHECKING:
-    from fiber._plugins.manager import Plugins
+    from fiber._config.settings import Setting
+    from fiber._plugins.manager import InstalledPlugin, Plugins
 
-__all__ = ["command", "core_checks", "plugin_checks"]
+__all__ = [
+    "config",
+    "core_checks",
+    "doctor",
+    "plugin_checks",
+    "plugins",
+    "problems",
+    "quiet_plugins",
+]
+
+_HEADERS = ("DISTRIBUTION", "VERSION", "OFFERS", "NAME", "DETAIL")
+_STYLES = {"broken": "red", "clash": "red", "refused": "red"}
+#: hooks whose results have rows of their own
+_LISTING = frozenset({"fiber_backends", "fiber_commands", "fiber_resource_providers"})
+
+
+@click.command("plugins", short_help="List plugins and what they offer.")
+@json_option
+def plugins(as_json: bool) -> None:
+    """List the installed plugins, what each offers, and those that cannot be used, with why."""
+    from fiber._plugins.manager import load_plugins
+
+    with quiet_plugins():
+        found = load_plugins()
+        if as_json:
+            output.as_json(_data(found))
+        else:
+            rows = [row for plugin in found.distributions() for row in _rows(found, plugin)]
+            output.table(_HEADERS, [*rows, *_bad_rows(found)], styles=_STYLES)
+
+
+@contextlib.contextmanager
+def quiet_plugins() -> Iterator[None]:
+    """Do not log unusable plugins in the ``with`` block; for commands that print them."""
+    log = logging.getLogger("fiber.plugins")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
+def problems(plugins: Plugins) -> list[str]:
+    """Return a sentence for each plugin or name that cannot be used."""
+    found = [str(error) for error in (*plugins.clashes, *plugins.incompatible_backends().values())]
+    # without plugins that are broken by a clash, which is listed already
+    found += [str(broken) for broken in plugins.broken if str(broken.error) not in found]
+    return [*found, *_shadowed_commands(plugins)]
+
+
+def _shadowed_commands(plugins: Plugins) -> list[str]:
+    from fiber.cli.main import BUILT_IN
+
+    return [
+        f"the command {name!r} is offered by fiber-core {_version.__version__} and "
+        f"{plugin.distribution} {plugin.version}; fiber-core keeps its own"
+        for plugin in plugins.distributions()
+        for name in plugin.commands
+        if name in BUILT_IN
+    ]
+
+
+def _rows(plugins: Plugins, plugin: InstalledPlugin) -> Iterable[tuple[str, ...]]:
+    distribution = (plugin.distribution, plugin.version)
+    refused = plugins.incompatible_backends()
+    for info in plugin.backends:
+        names = ", ".join((info.name, *info.aliases))
+        if info.name in refused:
+            yield (*distribution, "refused", names, str(refused[info.name]))
+        else:
+            yield (*distribution, "backend", names, ", ".join(info.capabilities.names()))
+    for kind in plugin.resources:
+        yield (*distribution, "resource", kind, "")
+    for name in plugin.commands:
+        yield (*distribution, "command", name, "")
+    for hook in plugin.hooks:
+        if hook not in _LISTING:
+            yield (*distribution, "hook", hook, "")
+
+
+def _bad_rows(plugins: Plugins) -> Iterable[tuple[str, ...]]:
+    for broken in plugins.broken:
+        detail = f"{type(broken.error).__name__}: {broken.error}"
+        yield broken.distribution, broken.version, "broken", broken.name, detail
+    for clash in (*map(str, plugins.clashes), *_shadowed_commands(plugins)):
+        yield "", "", "clash", "", clash
+
+
+def _data(plugins: Plugins) -> dict[str, Any]:
+    refused = plugins.incompatible_backends()
+    return {
+        "plugins": [
+            {
+                "name": plugin.name,
+                "distribution": plugin.distribution,
+                "version": plugin.version,
+                "backends": [
+                    {
+                        "name": info.name,
+                        "aliases": list(info.aliases),
+                        "api": list(info.api),
+                        "summary": info.summary,
+                        "default": info.default,
+                        "capabilities": list(info.capabilities.names()),
+                        "refused": str(refused.get(info.name, "")) or None,
+                    }
+                    for info in plugin.backends
+                ],
+                "resources": list(plugin.resources),
+                "commands": list(plugin.commands),
+                "hooks": list(plugin.hooks),
+            }
+            for plugin in plugins.distributions()
+        ],
+        "broken": [
+            {
+                "name": broken.name,
+                "distribution": broken.distribution,
+                "version": broken.version,
+                "error": f"{type(broken.error).__name__}: {broken.error}",
+            }
+            for broken in plugins.broken
+        ],
+        "clashes": [*map(str, plugins.clashes), *_shadowed_commands(plugins)],
+    }
+
+
+# -- settings
+
+
+@click.command("config", cls=BackendCommand, short_help="Show the settings and where each was set.")
+@json_option
+@backend_option
+def config(as_json: bool, backend: str | None) -> None:
+    """Show the settings that a program started here would have, and where each was set."""
+    from fiber._config.convert import render
+
+    settings = _explain(Session.load(backend))
+    if as_json:
+        output.as_json(
+            [
+                {"key": s.key, "value": s.value, "origin": str(s.origin), "help": s.help}
+                for s in settings
+            ]
+        )
+    else:
+        rows = [(s.key, render(s.value), str(s.origin)) for s in settings]
+        output.table(("KEY", "VALUE", "ORIGIN"), rows)
+
+
+def _explain(session: Session) -> list[Setting]:
+    from fiber._config.sources import Origin, OriginKind
+
+    settings = session.config.explain()
+    if session.config.backend is not None:
+        return settings
+    # none was named: show the one that would be used
+    kind = OriginKind.DEFAULT if session.info.default else OriginKind.DETECTED
+    return [
+        attrs.evolve(s, value=session.info.name, origin=Origin(kind)) if s.key == "backend" else s
+        for s in settings
+    ]
+
+
+# -- checks
 
 _CORE = "fiber-core"
 #: an older project's distribution, which installs the same import name
@@ -51,8 +222,6 @@ def core_checks() -> Iterator[Check]:
 
 def plugin_checks(plugins: Plugins) -> Iterator[Check]:
     """Check for plugins that cannot be used and for versions that conflict."""
-    from fiber.cli.plugins import problems
-
     broken = problems(plugins)
     for sentence in broken:
         fix = "uninstall, reinstall or upgrade it; 'fiber --debug plugins' has the details"
@@ -181,8 +350,6 @@ class _Quiet(BackendCommand):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """List its own options and arguments, then those of backends."""
-        from fiber.cli.plugins import quiet_plugins
-
         with quiet_plugins():
             return super().get_params(ctx)
 
@@ -190,14 +357,12 @@ class _Quiet(BackendCommand):
 @click.command("doctor", cls=_Quiet, short_help="Check this installation and a backend.")
 @click.argument("backend", required=False)
 @click.pass_context
-def command(ctx: click.Context, backend: str | None) -> None:
+def doctor(ctx: click.Context, backend: str | None) -> None:
     """Check Fiber's installation, and BACKEND or the one that would be used, end to end.
 
     Each check is a line; below one that failed stands what mends it. The exit code is 1 if any
     failed.
     """
-    from fiber.cli.plugins import quiet_plugins
-
     failed = False
     with quiet_plugins():
         for check in _checks(backend):
@@ -207,8 +372,6 @@ def command(ctx: click.Context, backend: str | None) -> None:
 
 
 def _checks(backend: str | None) -> Iterator[Check]:
-    from fiber.cli.session import Session
-
     yield from core_checks()
     plugins = loaded_plugins()
     yield from plugin_checks(plugins)

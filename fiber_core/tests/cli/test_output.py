@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from fiber.cli import show
+from fiber.cli import output
 
 HEADERS = ["ID", "STATE", "HOST", "AGE", "PROGRAM"]
 PROGRAM = "python train.py --population 400 --generations 1000 --environment CartPole-v1 --seed 7"
@@ -24,7 +24,7 @@ def on_terminal(monkeypatch, capsys):
         monkeypatch.setenv("TERM", "xterm")
         monkeypatch.delenv("NO_COLOR", raising=False)
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-        show.table(HEADERS, ROWS, styles={"failed": "red"})
+        output.table(HEADERS, ROWS, styles={"failed": "red"})
         return capsys.readouterr().out.splitlines()
 
     return lines
@@ -52,7 +52,7 @@ def test_a_row_is_one_line_where_there_is_room_with_its_columns_aligned_and_word
 
 
 def test_without_a_terminal_cells_are_separated_by_tabs_and_nothing_else(capsys):
-    show.table(
+    output.table(
         ("JOB", "NAME"), [("ab12", "[bold]two words[/bold]"), ("x\ty", "1\n2\x1b[31m"), ("", "")]
     )
 
@@ -66,4 +66,4 @@ def test_without_a_terminal_cells_are_separated_by_tabs_and_nothing_else(capsys)
     [(0.2, "0s"), (59.9, "59s"), (61, "1m"), (7200, "2h"), (86400 * 9 + 5, "9d"), (-3, "0s")],
 )
 def test_an_age_is_shown_in_its_largest_unit(seconds, told):
-    assert show.age(seconds) == told
+    assert output.age(seconds) == told

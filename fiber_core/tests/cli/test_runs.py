@@ -13,8 +13,8 @@ import fiber as mp
 from fiber._agent import rundir
 from fiber._agent.job.config import MODULE
 from fiber._plugins import manager
-from fiber.cli import dashboard, remote_runs
-from fiber.cli.remote_runs import JobAsker, JobConnection, RemoteRuns
+from fiber.cli import dashboard, runs
+from fiber.cli.runs import JobAsker, JobConnection, RemoteRuns
 from fiber.cli.session import Session
 from fiber.exceptions import FiberError
 from fiber.model import Timing
@@ -51,7 +51,7 @@ def program(fiber, submit, elsewhere, monkeypatch):
     directory = rundir.create("0000000b", "fake", detached=True)
     job = submit(run_id="0000000b")
     submit([*programs.sleep_forever(), MODULE], run_id="0000000b")
-    monkeypatch.setattr(remote_runs, "_environ", lambda session: elsewhere)
+    monkeypatch.setattr(runs, "_environ", lambda session: elsewhere)
     yield job
     rundir.remove(directory)
 
@@ -62,9 +62,7 @@ def way(monkeypatch):
     reached = []
 
     def reach_by(words):
-        monkeypatch.setattr(
-            remote_runs, "_command", lambda session, job: reached.append(job.id) or words
-        )
+        monkeypatch.setattr(runs, "_command", lambda session, job: reached.append(job.id) or words)
         return reached
 
     return reach_by
@@ -143,7 +141,7 @@ def test_the_program_of_a_run_is_asked_where_its_job_is_and_its_workers_are_not(
 def test_all_jobs_of_a_backend_are_asked_where_it_is_named(
     fiber, submit, elsewhere, way, monkeypatch
 ):
-    monkeypatch.setattr(remote_runs, "_environ", lambda session: elsewhere)
+    monkeypatch.setattr(runs, "_environ", lambda session: elsewhere)
     job = submit(run_id="0000000c")
     way(HERE)
 
@@ -179,7 +177,7 @@ def test_the_programs_own_interpreter_is_asked(fiber, submit):
         (["sh"], "python3"),
     ]:
         job = submit(argv=programs.sleep_forever())
-        words = remote_runs._command(session, attrs.evolve(job, argv=argv))
+        words = runs._command(session, attrs.evolve(job, argv=argv))
         at = words.index("--")
         assert words[at - 4 : at] == ["-i", "--backend", "fake", job.id]
         assert words[at + 1 :] == [python, "-m", "fiber.cli.main", "top", "--answer"]
