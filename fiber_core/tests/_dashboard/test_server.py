@@ -144,9 +144,9 @@ def test_the_address_gives_a_cookie_and_the_cookie_the_rest(server):
 def test_names_that_may_lead_elsewhere_are_not_ours(host, name, is_answered):
     guard = Guard(None, TOKEN, host)
 
-    assert guard._names_us({"headers": [(b"host", name.encode())]}) is is_answered
-    assert not guard._names_us({"headers": []})
-    assert not guard._names_us({"headers": [(b"host", name.encode())] * 2})
+    assert guard._names_us([name]) is is_answered
+    assert not guard._names_us([])
+    assert not guard._names_us([name] * 2)
 
 
 def test_the_page_has_nothing_that_its_policy_forbids_or_of_another_host():

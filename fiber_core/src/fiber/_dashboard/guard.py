@@ -1,8 +1,7 @@
 """Check of requests to the page's server, and the headers by which browsers keep other sites out.
 
 A request needs the token: in its address the first time, in a cookie from then on; scripts send it as
-``Authorization: Bearer``. What has none is
-answered 403, and nothing of what there is. The Host header has to name this server, since a page of another
+``Authorization: Bearer``. What has none is answered 403, and nothing of what there is. The Host header has to name this server, since a page of another
 site may have its name lead here (DNS rebinding). Apart from ``server``, to be read alone.
 """
 
@@ -12,9 +11,7 @@ import hmac
 import ipaddress
 import os
 import secrets
-from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -58,18 +55,19 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
-        if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})
-            return
-        given = _token_of_address(scope)
-        token = given or _token_of_header(scope) or self._token_of_cookie(scope)
-        if not self._names_us(scope) or not self._is_token(token):
-            head: Message = {"type": "http.response.start", "status": 403}
-            await send({**head, "headers": [(b"content-length", b"0"), *_SENT]})
-            await send({"type": "http.response.body", "body": b""})
+        from starlette.requests import Request
+        from starlette.responses import Response
+
+        request = Request(scope)
+        given = request.query_params.get("token", "")
+        scheme, _, sent_token = request.headers.get("authorization", "").partition(" ")
+        token = (
+            given
+            or (sent_token if scheme.lower() == "bearer" else "")
+            or request.cookies.get(self._cookie, "")
+        )
+        if not self._names_us(request.headers.getlist("host")) or not self._is_token(token):
+            await Response(status_code=403, headers=_HEADERS)(scope, receive, send)
             return
 
         async def sent(message: Message) -> None:
@@ -85,18 +83,7 @@ class Guard:
     def _is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode("utf-8", "replace"), self._token)
 
-    def _token_of_cookie(self, scope: Scope) -> str:
-        for value in _header(scope, b"cookie"):
-            try:
-                found = SimpleCookie(value).get(self._cookie)
-            except CookieError:
-                continue
-            if found is not None:
-                return str(found.value)
-        return ""
-
-    def _names_us(self, scope: Scope) -> bool:
-        hosts = _header(scope, b"host")
+    def _names_us(self, hosts: list[str]) -> bool:
         if len(hosts) != 1:
             return False
         name, _, port = hosts[0].lower().rpartition(":")
@@ -118,21 +105,3 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _token_of_address(scope: Scope) -> str:
-    query = scope.get("query_string", b"").decode("latin-1")
-    try:
-        return str(parse_qs(query, max_num_fields=8).get("token", [""])[0])
-    except ValueError:
-        return ""
-
-
-def _token_of_header(scope: Scope) -> str:
-    """The token that a script sends."""
-    scheme, _, token = next(iter(_header(scope, b"authorization")), "").partition(" ")
-    return token if scheme.lower() == "bearer" else ""
-
-
-def _header(scope: Scope, name: bytes) -> list[str]:
-    return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
