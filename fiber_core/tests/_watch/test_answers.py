@@ -6,9 +6,8 @@ import pytest
 
 import fiber
 from fiber._runtime import runtime
-from fiber._watch import answers as module
-from fiber._watch.answers import GroupTimeline, Timeline
-from fiber._watch.status import Asker
+from fiber._watch import status as module
+from fiber._watch.status import Asker, GroupTimeline, Timeline
 from fiber.exceptions import FiberError
 from pool_tasks import fail_at, square
 from waiting import PATIENCE, until

@@ -120,7 +120,7 @@ class StatusSocket:
         thread.start()
 
     def _serve(self, connection: socket.socket) -> None:
-        answers: Answers = load_object("fiber._watch.answers:Answers")(self._runtime)
+        answers: Answers = load_object("fiber._watch.status:Answers")(self._runtime)
         try:
             with connection, connection.makefile("rb") as requests, contextlib.closing(answers):
                 while line := requests.readline(_MAX_REQUEST):

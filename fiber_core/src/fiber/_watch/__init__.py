@@ -9,8 +9,7 @@ Invariants: a program that uses none of this imports nothing of this package and
 something fails, the tasks continue; the dispatcher's lock is held for counting only.
 
 progress      progress of one call: counted, and shown until its end
-status        status of a run: of this program, or asked for at another one
-answers       answers of a program's status socket: status, timeline, logs
+status        status, timeline and logs of a run: of this program, or asked for at another one
 trace         timeline of all pools, written to a file
 metrics       statuses as metrics of Prometheus
 spans         one span of OpenTelemetry for each task

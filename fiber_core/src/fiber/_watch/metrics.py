@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -106,9 +107,10 @@ class RunCollector:
                 # a program with an older fiber does not tell
                 slow.add_metric(labels, sum(bool(one.get("is_slow")) for one in pool["workers"]))
                 places = ((worker["host"], worker["state"]) for worker in pool["workers"])
-                for place, count in _counted(places):
+                for place, count in Counter(places).items():
                     workers.add_metric((*labels, *place), count)
-            for state, count in _counted(process["state"] for process in status["processes"]):
+            states = Counter(process["state"] for process in status["processes"])
+            for state, count in states.items():
                 processes.add_metric((run, state), count)
             for queue in status["queues"]:
                 queues.add_metric((run, str(queue["number"])), queue["length"])
@@ -208,10 +210,3 @@ def dashboard() -> dict[str, Any]:
         "templating": {"list": [variable]},
         "panels": panels,
     }
-
-
-def _counted(items: Iterable[Any]) -> Iterable[tuple[Any, int]]:
-    found: dict[Any, int] = {}
-    for item in items:
-        found[item] = found.get(item, 0) + 1
-    return found.items()

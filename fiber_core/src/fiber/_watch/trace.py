@@ -2,7 +2,7 @@
 
 A :class:`GroupTrace` notes what the dispatcher of one group does, a tuple an event; the thread of
 :class:`Trace` makes lines of them and writes them. A file that cannot be written ends the trace, and
-nothing else. Apart from ``answers``, since programs that write traces answer nobody. https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU has the format.
+nothing else. Apart from ``status``, since programs that write traces answer nobody. https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU has the format.
 """
 
 from __future__ import annotations
