@@ -6,7 +6,7 @@ import os
 import subprocess
 import tempfile
 
-from fiber.testing import entry, programs
+from fiber.testing import programs
 
 HARD = ["", "two words", "it's", 'say "no"', "$HOME\n", "☃"]
 
@@ -65,5 +65,5 @@ def test_an_entry_is_called_with_the_private_bytes_and_the_index(monkeypatch):
         file.seek(0)
         monkeypatch.setenv("FIBER_BOOTSTRAP", f"fd:{os.dup(file.fileno())}")
 
-        assert entry.main("fiber.testing.programs:exit_code_of", 1) == 6
+        assert programs.main("fiber.testing.programs:exit_code_of", 1) == 6
     assert "FIBER_BOOTSTRAP" not in os.environ

@@ -8,8 +8,7 @@ the kits themselves.
 =============== =====================================================================
 kit             the kits: their tests, a module for each subject
 apps            user programs that the backend kit runs as scripts
-programs        tiny programs for jobs, each an argv
-masters         output of facts as JSON, for ``apps``
+programs        tiny programs for jobs, each an argv; and what calls an ``entry`` in a fresh Python
 witness         observes jobs of a platform by other means than the backend's
 report          pytest plugin: writes results as JSON, selects levels
 installed       the kits on installed plugins, for ``fiber plugin check``
@@ -17,7 +16,6 @@ fakes           fake backend, provider and plugin, on ``fake_platform``
 fake_remote     fake backend whose jobs have an environment and folder of their own
 fake_batch      fake batch system: a queue on this machine, with three commands
 fake_plugin     plugin with the fake backend, for an entry point
-entry           program that runs a job's ``entry`` in a fresh Python
 =============== =====================================================================
 
 Names of tests in the kits are part of the interface: subclasses override a test by its name (only
@@ -49,6 +47,16 @@ __all__ = [
     "ResourceProviderConformance",
     "Witness",
 ]
+
+#: subject of each level of the kits; here, so that the command lists them without pytest
+LEVELS = {
+    1: "metadata and lazy import",
+    2: "lifecycle, with out-of-band checks",
+    3: "the core API through the backend",
+    4: "faults, with detection times",
+    5: "scale, with counted engine calls",
+    6: "any order of calls",
+}
 
 _HOMES = {
     "BackendConformance": "kit.backend",

@@ -233,7 +233,7 @@ def job_status(processes: Sequence[ProcessStatus], host: str) -> JobStatus:
 
 def python_entry(entry: str, index: int) -> tuple[str, ...]:
     """Return an argv that calls an entry."""
-    return (sys.executable, "-m", "fiber.testing.entry", entry, str(index))
+    return (sys.executable, "-m", "fiber.testing.programs", entry, str(index))
 
 
 _HOST = "fake-host"

@@ -1,6 +1,7 @@
 """Tiny programs for jobs in tests: an argv each, and entries for backends that fork.
 
-They need only Python's standard library, print ``ready`` on a line of its own where tests wait for
+``python -m fiber.testing.programs ENTRY INDEX`` calls an entry in a fresh Python, as the fake backend
+does instead of a fork. The others need only Python's standard library, print ``ready`` on a line of its own where tests wait for
 them, and end by themselves after ten minutes.
 """
 
@@ -11,6 +12,8 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+
+from fiber._base.entry_points import load_object
 
 __all__ = [
     "allocate",
@@ -28,6 +31,7 @@ __all__ = [
     "expect_file",
     "expect_private",
     "ignore_sigterm",
+    "main",
     "print_lines",
     "print_text",
     "read_private",
@@ -290,3 +294,18 @@ def die_or_wait(private: bytes, index: int) -> int:
     signal.alarm(_LIFETIME)
     while True:
         signal.pause()
+
+
+def main(entry: str, index: int) -> int:
+    """Call ``module:function`` with the private bytes and the index; return its exit code."""
+    private = b""
+    fd = os.environ.pop("FIBER_BOOTSTRAP", "").removeprefix("fd:")
+    if fd:
+        with os.fdopen(int(fd), "rb") as stream:
+            private = stream.read()
+    code: int = load_object(entry)(private, index)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))

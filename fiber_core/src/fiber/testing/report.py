@@ -15,7 +15,7 @@ import pytest
 from fiber._version import __version__
 
 if TYPE_CHECKING:
-    from fiber.testing.kit.base import Facts
+    from fiber.testing.kit.platform import Facts
 
 __all__ = [
     "ProgressWriter",
@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     words = config.getoption("--fiber-kit-levels")
     if not words:
         return
-    from fiber.testing.kit.base import Kit, level_of
+    from fiber.testing.kit.platform import Kit, level_of
 
     selected = levels(words)
     out = []

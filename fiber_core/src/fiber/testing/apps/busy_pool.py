@@ -8,7 +8,7 @@ import signal
 import time
 
 import fiber
-from fiber.testing.masters import begin, print_facts
+from fiber.testing.apps import begin, print_facts
 
 
 def nap(seconds: float) -> tuple[str, int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import fiber
 from fiber._runtime import runtime
-from fiber.testing.masters import begin, print_facts
+from fiber.testing.apps import begin, print_facts
 
 _TASKS = 60
 

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import fiber
-from fiber.testing.masters import begin, print_facts
+from fiber.testing.apps import begin, print_facts
 
 
 def worker_name(_: int) -> str:

@@ -6,7 +6,7 @@ import sys
 import time
 
 import fiber
-from fiber.testing.masters import begin, print_facts
+from fiber.testing.apps import begin, print_facts
 
 
 def square(number: int) -> int:

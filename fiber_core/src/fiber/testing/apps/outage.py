@@ -11,7 +11,7 @@ from typing import Any
 import fiber
 from fiber._runtime import runtime
 from fiber.exceptions import BackendUnavailableError
-from fiber.testing.masters import begin, print_facts
+from fiber.testing.apps import begin, print_facts
 
 
 def square(number: int) -> int:

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 import fiber
-from fiber.testing.masters import begin
+from fiber.testing.apps import begin
 
 state = {"base": 0}
 

@@ -5,7 +5,7 @@
 from typing import Any
 
 import fiber
-from fiber.testing.masters import begin
+from fiber.testing.apps import begin
 
 
 def count_up(value: Any, times: int) -> None:

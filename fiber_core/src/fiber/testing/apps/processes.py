@@ -7,7 +7,7 @@ import signal
 import sys
 
 import fiber
-from fiber.testing.masters import begin
+from fiber.testing.apps import begin
 
 
 def exit_with(code: int) -> None:

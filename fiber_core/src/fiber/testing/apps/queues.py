@@ -5,7 +5,7 @@
 from typing import Any
 
 import fiber
-from fiber.testing.masters import begin
+from fiber.testing.apps import begin
 
 
 def put_range(queue: Any, name: str, count: int) -> None:

@@ -21,8 +21,7 @@ import pytest
 
 import fiber.testing.apps
 from fiber.abc import Backend
-from fiber.testing.kit.base import Facts
-from fiber.testing.kit.platform import Platform
+from fiber.testing.kit.platform import Facts, Platform
 
 __all__ = ["CoreApi", "Master", "Programs"]
 

@@ -287,9 +287,6 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, _PLAIN)
 
 
-# ruff: noqa: D102  a test's name is its sentence
-
-
 class Stops(Platform):
     """Tests of the ways to end a job."""
 

@@ -37,7 +37,6 @@ from fiber.model import (
     ResourceRequest,
     Volume,
 )
-from fiber.model import ResourceRequest as Request
 from fiber.testing import programs
 from fiber.testing.kit.driver import Driver
 from fiber.testing.kit.platform import Platform
@@ -53,7 +52,7 @@ class Groups(Platform):
 
     def unacceptable(self, kit: Driver) -> JobSpec:
         """Make a job that the platform never accepts; may be overridden."""
-        devices = Request(devices={"no-such-kind": 1})
+        devices = ResourceRequest(devices={"no-such-kind": 1})
         return kit.spec(programs.exit_with(0), resources=devices)
 
     def test_a_job_that_asks_for_unknown_devices_is_refused(self, kit: Driver) -> None:

@@ -26,7 +26,7 @@ from fiber.abc import API_VERSION, ResourceProvider
 from fiber.exceptions import ResourceError
 from fiber.hookspecs import PROJECT
 from fiber.model import BackendClaim, Capabilities, Device
-from fiber.testing.kit.base import Facts, Kit
+from fiber.testing.kit.platform import Facts, Kit
 
 __all__ = ["PluginConformance", "ResourceProviderConformance"]
 
