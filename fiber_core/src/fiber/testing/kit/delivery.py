@@ -14,7 +14,7 @@ import time
 import pytest
 
 from fiber.exceptions import BackendError
-from fiber.model import Job, JobState, ReachKind
+from fiber.model import Job, ReachKind
 from fiber.testing import programs
 from fiber.testing.kit.driver import Driver
 from fiber.testing.kit.platform import Platform
@@ -156,7 +156,7 @@ class Streams(Platform):
             pytest.skip("jobs dial their parent here; streams are for those that cannot")
         kit.wait_ready(job)
         # streams are opened into jobs that are reported to run, which may be later
-        kit.until(job, lambda status: status.state is JobState.RUNNING, "its start")
+        kit.wait_running(job)
         return job
 
     def _echoed(self, stream: socket.socket, data: bytes) -> bytes:

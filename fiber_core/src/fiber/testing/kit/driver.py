@@ -87,6 +87,11 @@ class Driver:
         msg = f"{job} ended without printing ready: {self.backend.status([job])[0]}; it printed {before}"
         raise AssertionError(msg)
 
+    def wait_running(self, *jobs: Job) -> None:
+        """Wait until jobs are reported to run."""
+        for job in jobs:
+            self.until(job, lambda status: status.state is JobState.RUNNING, "running")
+
     def end(self, job: Job) -> JobStatus:
         """Wait for a job's terminal status."""
         return self.until(job, lambda status: status.state.is_terminal, "its end")

@@ -43,7 +43,7 @@ class Faults(Programs):
     ) -> None:
         sees = self.require_witness(witness, "kill")
         job = kit.submit(programs.sleep_forever())
-        kit.until(job, lambda status: status.state is JobState.RUNNING, "running")
+        kit.wait_running(job)
 
         if sees.can("is_running"):
             self.wait_until_seen(sees, job)
@@ -69,8 +69,7 @@ class Faults(Programs):
     def test_one_death_disturbs_no_other_job(self, kit: Driver, witness: Witness | None) -> None:
         sees = self.require_witness(witness, "kill", "is_running")
         jobs = [kit.submit(programs.sleep_forever()) for _ in range(3)]
-        for job in jobs:
-            kit.until(job, lambda status: status.state is JobState.RUNNING, "running")
+        kit.wait_running(*jobs)
         self.wait_until_seen(sees, *jobs)
 
         self._killed(kit, sees, jobs[1])
@@ -98,7 +97,7 @@ class Faults(Programs):
     ) -> None:
         sees = self.require_witness(witness, "cut_events")
         before = kit.submit(programs.sleep_forever())
-        kit.until(before, lambda status: status.state is JobState.RUNNING, "running")
+        kit.wait_running(before)
 
         sees.cut_events()
         # changes without a connection are reported too
@@ -193,7 +192,7 @@ class Witnessed(Platform):
         sees = self.require_witness(witness, "is_running")
         job = kit.submit(programs.sleep_forever())
 
-        kit.until(job, lambda status: status.state is JobState.RUNNING, "running")
+        kit.wait_running(job)
 
         self.wait_until_seen(sees, job)
 
@@ -235,7 +234,7 @@ class Witnessed(Platform):
     ) -> None:
         sees = self.require_witness(witness, "is_running")
         one, other = (kit.submit(programs.sleep_forever()) for _ in range(2))
-        kit.until(other, lambda status: status.state is JobState.RUNNING, "running")
+        kit.wait_running(other)
         self.wait_until_seen(sees, other)
 
         kit.backend.kill(one)
@@ -246,7 +245,7 @@ class Witnessed(Platform):
     def test_close_leaves_no_job_running(self, kit: Driver, witness: Witness | None) -> None:
         sees = self.require_witness(witness, "is_running")
         job = kit.submit(programs.sleep_forever())
-        kit.until(job, lambda status: status.state is JobState.RUNNING, "running")
+        kit.wait_running(job)
 
         kit.backend.close()
 
@@ -303,8 +302,7 @@ class Scale(Programs):
     ) -> None:
         since = time.monotonic()
         jobs = self._submitted(kit, [programs.sleep_forever()] * self.many)
-        for job in jobs:
-            kit.until(job, lambda status: status.state is JobState.RUNNING, "running")
+        kit.wait_running(*jobs)
         measure("seconds until all run", time.monotonic() - since)
 
         assert {job.id for job in kit.backend.list(kit.run_id)} == {job.id for job in jobs}
@@ -319,8 +317,7 @@ class Scale(Programs):
     ) -> None:
         sees = self.require_witness(witness, "calls")
         jobs = self._submitted(kit, [programs.sleep_forever()] * self.many)
-        for job in jobs:
-            kit.until(job, lambda status: status.state is JobState.RUNNING, "running")
+        kit.wait_running(*jobs)
 
         before = sees.calls()
         kit.backend.status(jobs)
@@ -333,8 +330,7 @@ class Scale(Programs):
     ) -> None:
         sees = self.require_witness(witness, "calls")
         jobs = self._submitted(kit, [programs.sleep_forever()] * 4)
-        for job in jobs:
-            kit.until(job, lambda status: status.state is JobState.RUNNING, "running")
+        kit.wait_running(*jobs)
 
         before = sees.calls()
         # idle time, in which no request should be sent

@@ -120,7 +120,7 @@ class Lifecycle(Platform):
         kit.watch()
 
         assert kit.end(ended).exit_code == 3
-        kit.until(running, lambda status: status.state is JobState.RUNNING, "running")
+        kit.wait_running(running)
 
     def test_events_of_another_run_do_not_come(self, kit: Driver, other: Driver) -> None:
         kit.watch()
@@ -252,7 +252,7 @@ class Lifecycle(Platform):
     def test_a_run_can_be_cleaned_up_by_another_program(self, kit: Driver, other: Driver) -> None:
         theirs = other.submit(programs.sleep_forever())
         # the stream is open before the end, so that it reports it
-        other.until(theirs, lambda status: status.state is JobState.RUNNING, "running")
+        other.wait_running(theirs)
 
         kit.backend.cleanup(other.run_id)
 
@@ -407,7 +407,7 @@ class Stops(Platform):
         name = kit.backend.name
         if witness is not None and witness.can("suspend"):
             job = kit.submit(programs.sleep_forever())
-            kit.until(job, lambda status: status.state is JobState.RUNNING, "running")
+            kit.wait_running(job)
             witness.suspend(job)
         elif self._notices_stops(kit):
             job = kit.submit(programs.stop_itself())

@@ -216,7 +216,7 @@ class Groups(Platform):
         self.skip_unless_declared(kit.backend, "detached")
         detached = kit.submit(programs.sleep_forever(), detached=True)
         attached = kit.submit(programs.sleep_forever())
-        kit.until(detached, lambda status: status.state is JobState.RUNNING, "running")
+        kit.wait_running(detached)
 
         kit.backend.close()
 
@@ -383,8 +383,7 @@ class Options(Platform):
             kit.submit(programs.sleep_forever(), resources=as_many_as_it_can_have)
             for _ in range(count // most)
         ]
-        for holder in holders:
-            kit.until(holder, lambda status: status.state is JobState.RUNNING, "running")
+        kit.wait_running(*holders)
 
         waiting = kit.submit(programs.exit_with(3), resources=as_many_as_it_can_have)
 
