@@ -13,9 +13,8 @@ Threads: the server's main thread only waits; calls run on one thread for each c
 one lock, which guards its start.
 
 ``base``: ``BaseManager``; ``server``: the server; ``proxies``: ``BaseProxy`` and proxy classes made
-of method names; ``standard``: types and proxies of ``SyncManager``; ``sync``: ``SyncManager``;
-``memory``: ``SharedMemoryManager``; ``asynchronous``: ``AsyncManager``, apart from ``base`` because
-the stdlib has nothing of the kind.
+of method names; ``sync``: ``SyncManager`` with its proxies, and ``SharedMemoryManager``;
+``asynchronous``: ``AsyncManager``, apart from ``base`` because the stdlib has nothing of the kind.
 """
 
 from __future__ import annotations
@@ -31,25 +30,25 @@ from fiber.managers.proxies import AutoProxy as AutoProxy
 from fiber.managers.proxies import BaseProxy, Token
 from fiber.managers.proxies import MakeProxyType as MakeProxyType
 from fiber.managers.proxies import RebuildProxy as RebuildProxy
+from fiber.managers.server import Namespace as Namespace
 from fiber.managers.server import Server as Server
-from fiber.managers.standard import AcquirerProxy as AcquirerProxy
-from fiber.managers.standard import Array as Array
-from fiber.managers.standard import ArrayProxy as ArrayProxy
-from fiber.managers.standard import BarrierProxy as BarrierProxy
-from fiber.managers.standard import BaseListProxy as BaseListProxy
-from fiber.managers.standard import BasePoolProxy as BasePoolProxy
-from fiber.managers.standard import ConditionProxy as ConditionProxy
-from fiber.managers.standard import DictProxy as DictProxy
-from fiber.managers.standard import EventProxy as EventProxy
-from fiber.managers.standard import IteratorProxy as IteratorProxy
-from fiber.managers.standard import ListProxy as ListProxy
-from fiber.managers.standard import Namespace as Namespace
-from fiber.managers.standard import NamespaceProxy as NamespaceProxy
-from fiber.managers.standard import PoolProxy as PoolProxy
-from fiber.managers.standard import SetProxy as SetProxy
-from fiber.managers.standard import Value as Value
-from fiber.managers.standard import ValueProxy as ValueProxy
+from fiber.managers.server import Value as Value
+from fiber.managers.sync import AcquirerProxy as AcquirerProxy
+from fiber.managers.sync import Array as Array
+from fiber.managers.sync import ArrayProxy as ArrayProxy
+from fiber.managers.sync import BarrierProxy as BarrierProxy
+from fiber.managers.sync import BaseListProxy as BaseListProxy
+from fiber.managers.sync import BasePoolProxy as BasePoolProxy
+from fiber.managers.sync import ConditionProxy as ConditionProxy
+from fiber.managers.sync import DictProxy as DictProxy
+from fiber.managers.sync import EventProxy as EventProxy
+from fiber.managers.sync import IteratorProxy as IteratorProxy
+from fiber.managers.sync import ListProxy as ListProxy
+from fiber.managers.sync import NamespaceProxy as NamespaceProxy
+from fiber.managers.sync import PoolProxy as PoolProxy
+from fiber.managers.sync import SetProxy as SetProxy
 from fiber.managers.sync import SharedMemoryManager, SyncManager
+from fiber.managers.sync import ValueProxy as ValueProxy
 
 __all__ = [
     "AsyncHandle",

@@ -18,9 +18,39 @@ from fiber._objects.auth_listener import AuthListener, open_listener
 from fiber._objects.managed.caller_threads import CallerThreads
 from fiber._objects.managed.referent import NewReferent, Referent
 from fiber.managers.proxies import BaseProxy, Token, secret
-from fiber.managers.standard import Namespace, Value
 
 __all__ = ["Server"]
+
+
+class Namespace:
+    """An object with nothing but the attributes that it is given."""
+
+    def __init__(self, /, **kwds: Any) -> None:
+        self.__dict__.update(kwds)
+
+    def __repr__(self) -> str:
+        public = sorted(f"{n}={v!r}" for n, v in vars(self).items() if not n.startswith("_"))
+        return f"{type(self).__name__}({', '.join(public)})"
+
+
+class Value:
+    """An object with a ``value``."""
+
+    def __init__(self, typecode: Any, value: Any, lock: Any = True) -> None:
+        self._typecode = typecode
+        self.value = value
+
+    def get(self) -> Any:
+        """Its value."""
+        return self.value
+
+    def set(self, value: Any) -> None:
+        """Give it a value."""
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._typecode!r}, {self.value!r})"
+
 
 _LOCKS = (
     type(threading.Lock()),
