@@ -24,21 +24,6 @@ from fiber.exceptions import ConfigError
 from fiber.model import BackendInfo
 from fiber.model.resource import megabytes
 
-__all__ = [
-    "INTERNAL_VARIABLES",
-    "SettingsCollector",
-    "build",
-    "convert",
-    "host_and_port",
-    "is_required",
-    "is_true",
-    "key_prefix",
-    "parse_cpu",
-    "parse_memory",
-    "render",
-    "settings_of",
-]
-
 _TRUE = frozenset({"true", "1", "yes", "on"})
 _FALSE = frozenset({"false", "0", "no", "off"})
 

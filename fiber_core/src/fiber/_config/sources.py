@@ -18,8 +18,6 @@ from fiber._base import values
 from fiber._base.log import lazy_logger
 from fiber.exceptions import ConfigError
 
-__all__ = ["FILE_NAME", "FileSettings", "Origin", "OriginKind", "RawValue", "read_file"]
-
 #: the configuration file looked for in the working directory
 FILE_NAME = ".fiberconfig"
 #: the section of a file that holds the core's own keys; lines before any section belong to it

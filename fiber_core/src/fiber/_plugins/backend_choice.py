@@ -21,15 +21,6 @@ if TYPE_CHECKING:
     from fiber._plugins.manager import Plugins
 
 
-__all__ = [
-    "choose_backend",
-    "load_backend",
-    "load_settings",
-    "open_backend",
-    "refuse_undeclared",
-]
-
-
 def load_settings(arguments: Mapping[str, object]) -> tuple[Config, Plugins, BackendInfo]:
     """Load settings and plugins, and choose the backend, at the start of a program.
 

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     import click
 
 
-__all__ = ["BrokenPlugin", "InstalledPlugin", "Plugins", "load_plugins", "resource_kinds"]
-
 #: distribution of the core's own hook implementations, whose names no plugin can take
 CORE = "fiber-core"
 

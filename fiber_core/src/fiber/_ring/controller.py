@@ -58,8 +58,6 @@ if TYPE_CHECKING:
     from fiber._runtime.runtime import Runtime
     from fiber.model import JobStatus
 
-__all__ = ["MemberProtocol", "Outcome", "RingController"]
-
 
 class MemberProtocol:
     """Protocol with the members: the current round, a join to it, and the newest state.

@@ -28,18 +28,6 @@ if TYPE_CHECKING:
     from fiber.connection import Connection
     from fiber.queues import SimpleQueue
 
-__all__ = [
-    "LOOPBACK",
-    "Forwarder",
-    "Gateway",
-    "MessageConnection",
-    "PipeClient",
-    "PipeServer",
-    "Streams",
-    "loopback_listener",
-    "may_connect",
-]
-
 log = logging.getLogger("fiber")
 
 LOOPBACK = "127.0.0.1"

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from fiber._ring.frameworks import RingFramework
     from fiber.connection import Connection
 
-__all__ = ["MemberProcess", "MemberSpec", "MemberThread", "WorkerProcess"]
-
 
 class ReservedPort:
     """TCP port that is bound and not listened on: the system gives it to no ``bind`` to port 0.

@@ -14,8 +14,6 @@ from fiber.exceptions import FiberError
 from fiber.model import ResourceRequest, Volume
 from fiber.model.timing import Durations
 
-__all__ = ["RingCounters", "RingError", "StatusCounter", "ring_counters"]
-
 
 class RingError(FiberError):
     """A ring failed; the text has the first failure's rank, host, reason and traceback.

@@ -30,19 +30,6 @@ from fiber._ring.protocol import Address, Hello, ProbeResult, ProbeTarget
 from fiber._runtime import runtime
 from fiber._wire.accept_thread import AcceptThread
 
-__all__ = [
-    "PROOF_SIZE",
-    "Presence",
-    "ProbeListener",
-    "best_first",
-    "is_loopback",
-    "probe",
-    "reached_by_all",
-    "target_of",
-    "this_addresses",
-    "unreached",
-]
-
 #: open connections of one probe
 _MAX_CONNECTIONS = 64
 #: length of a proof in bytes

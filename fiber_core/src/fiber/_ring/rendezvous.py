@@ -27,8 +27,6 @@ from fiber._ring.protocol import (
 from fiber._ring.reachability import is_loopback, reached_by_all, target_of, unreached
 from fiber._ring.workers import WorkerHandle
 
-__all__ = ["Join", "JoiningRank", "choose", "members", "targets"]
-
 
 def _candidates(hellos: Sequence[Hello], index: int, may_grow: bool) -> tuple[Address, ...]:
     """Return the addresses that others may use; loopback only where all are on one host."""

@@ -22,8 +22,6 @@ from fiber.process import requested
 if TYPE_CHECKING:
     from fiber._ring.frameworks import RingFramework
 
-__all__ = ["Ring"]
-
 log = logging.getLogger("fiber")
 
 

@@ -30,17 +30,6 @@ if TYPE_CHECKING:
     from fiber._runtime.runtime import Runtime
     from fiber.model import JobStatus
 
-__all__ = [
-    "Connections",
-    "GangProtocol",
-    "JobThreads",
-    "WorkerHandle",
-    "failed_process",
-    "jobs_of",
-    "start_failure",
-    "user_failure",
-]
-
 log = logging.getLogger("fiber")
 
 #: calls to the platform at once

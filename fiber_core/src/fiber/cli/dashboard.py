@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from fiber.cli.runs import Answer, LocalRun, RemoteRuns
     from fiber.model import Timing
 
-__all__ = ["command"]
-
 
 @click.command(
     "dashboard", cls=BackendCommand, short_help="Show what runs, on a page in a browser."

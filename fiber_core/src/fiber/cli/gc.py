@@ -16,8 +16,6 @@ from fiber.exceptions import FiberError
 if TYPE_CHECKING:
     from fiber._plugins.manager import Plugins
 
-__all__ = ["command"]
-
 
 @click.command("gc", cls=BackendCommand, short_help="Remove what ended runs left.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")

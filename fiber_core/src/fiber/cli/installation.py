@@ -35,16 +35,6 @@ if TYPE_CHECKING:
     from fiber._config.settings import Setting
     from fiber._plugins.manager import InstalledPlugin, Plugins
 
-__all__ = [
-    "config",
-    "core_checks",
-    "doctor",
-    "plugin_checks",
-    "plugins",
-    "problems",
-    "quiet_plugins",
-]
-
 _HEADERS = ("DISTRIBUTION", "VERSION", "OFFERS", "NAME", "DETAIL")
 _STYLES = {"broken": "red", "clash": "red", "refused": "red"}
 #: hooks whose results have rows of their own

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from fiber.abc import Backend
     from fiber.model import Job, JobStatus, Timing
 
-__all__ = ["Listed", "copy", "execute", "find_job", "kill", "list_jobs", "logs", "ps", "rsh"]
-
 #: most candidates named in an error
 _MOST = 10
 

@@ -24,9 +24,6 @@ from fiber.exceptions import FiberError, PluginError
 if TYPE_CHECKING:
     from fiber._plugins.manager import Plugins
 
-__all__ = ["BUILT_IN", "LazyGroup", "cli", "main"]
-
-
 #: the core's own commands in the order of ``fiber --help``, and where each is
 BUILT_IN = {
     "run": "run:command",

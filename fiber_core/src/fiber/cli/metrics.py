@@ -12,8 +12,6 @@ import click
 from fiber.cli import output
 from fiber.cli.output import note
 
-__all__ = ["command"]
-
 
 @click.command("metrics", short_help="Serve metrics of runs for Prometheus.")
 @click.option(

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from fiber._ring.mpi.spec import MemberGroup, Need
     from fiber.cli.session import Session
 
-__all__ = ["command"]
-
 _REST = "fiber.mpirun.rest"
 
 

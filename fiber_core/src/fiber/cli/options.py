@@ -21,20 +21,6 @@ if TYPE_CHECKING:
     from fiber._plugins.manager import Plugins
     from fiber.model import BackendInfo
 
-__all__ = [
-    "BackendCommand",
-    "GivenOption",
-    "backend_option",
-    "cpus",
-    "device",
-    "json_option",
-    "loaded_plugins",
-    "megabytes",
-    "options_given",
-    "variable",
-    "volume",
-]
-
 _T = TypeVar("_T")
 
 #: default path of a volume

@@ -12,19 +12,6 @@ import click
 
 from fiber.exceptions import ConfigError, FiberError
 
-__all__ = [
-    "INTERRUPTED",
-    "Failure",
-    "Interrupted",
-    "after_signal",
-    "age",
-    "as_json",
-    "note",
-    "plain",
-    "span",
-    "table",
-]
-
 #: characters by which a text can give orders to a terminal
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 

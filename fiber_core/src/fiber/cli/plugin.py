@@ -28,19 +28,6 @@ from fiber.exceptions import FiberError
 if TYPE_CHECKING:
     from fiber._plugins.manager import Plugins
 
-__all__ = [
-    "NewPlugin",
-    "Target",
-    "command",
-    "create",
-    "find",
-    "passed",
-    "run",
-    "save",
-    "show",
-    "show_progress",
-]
-
 #: variable that passes the target to the pytest that runs the kit
 VARIABLE = "KIT_TARGET"
 _NEEDED = ("pytest", "hypothesis", "pytest_timeout")

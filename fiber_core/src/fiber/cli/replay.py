@@ -15,8 +15,6 @@ from fiber.exceptions import FiberError
 if TYPE_CHECKING:
     from fiber._workers.kept_tasks import KeptTask
 
-__all__ = ["command"]
-
 _HEADERS = ("TASK", "AGE", "FUNCTION", "ITEM", "ERROR")
 #: longest argument that is shown
 _LONGEST = 200

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from fiber._ring.command_rings.records import Record
     from fiber._ring.model import RingTiming
 
-__all__ = ["command"]
-
 _HEADERS = ("NAME", "PHASE", "UP", "RESTARTS", "AGE", "PROGRAM")
 
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from fiber.cli.session import Session
     from fiber.model import Job, JobStatus
 
-__all__ = ["command", "exit_code", "follow_job", "prepare"]
-
 
 def prepare(backend: Backend, file: str | None) -> str | None:
     """Build the image that the working directory describes; None where it describes none.

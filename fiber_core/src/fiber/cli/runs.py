@@ -39,20 +39,6 @@ if TYPE_CHECKING:
     from fiber._watch.status import Asker
     from fiber.model import Job
 
-__all__ = [
-    "Answer",
-    "JobAsker",
-    "JobConnection",
-    "LocalRun",
-    "RemoteRuns",
-    "answer_requests",
-    "detached_runs",
-    "find_runs",
-    "is_meant",
-    "run_meant",
-    "runs_elsewhere",
-]
-
 
 @attrs.frozen
 class LocalRun:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from fiber._plugins.manager import Plugins
     from fiber.abc import Backend
 
-__all__ = ["Run", "Session", "begun_program"]
-
 
 @attrs.define(kw_only=True)
 class Run:

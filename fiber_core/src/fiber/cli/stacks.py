@@ -21,8 +21,6 @@ from fiber.exceptions import FiberError
 if TYPE_CHECKING:
     from fiber.cli.runs import LocalRun
 
-__all__ = ["Stacks", "command", "read_stacks"]
-
 _FRAME = re.compile(r'  File "(.*)", line ')
 _PACKAGE = str(Path(__file__).absolute().parents[1]) + os.sep
 _PROGRAM = "the program"

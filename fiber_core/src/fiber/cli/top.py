@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from fiber._watch.status import Asker
     from fiber.cli.runs import Answer, LocalRun, RemoteRuns
 
-__all__ = ["Board", "View", "command", "render"]
-
 #: rates that are kept of each pool
 _HISTORY = 30
 _BARS = "▁▂▃▄▅▆▇█"

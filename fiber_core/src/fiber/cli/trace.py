@@ -21,8 +21,6 @@ from fiber.cli.options import json_option
 from fiber.cli.output import plain, span
 from fiber.exceptions import FiberError
 
-__all__ = ["Summary", "analyse", "by_pool", "command", "read", "report"]
-
 
 @click.group("trace", short_help="Say what a trace of a program shows.")
 def command() -> None:

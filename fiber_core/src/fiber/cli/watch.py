@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from fiber.abc import Backend
     from fiber.model import Job, JobStatus
 
-__all__ = ["Question", "Watcher", "can_ask"]
-
 
 class Watcher:
     """Queue of the events of runs; its threads, one per run, end when the backend is closed."""

@@ -35,21 +35,6 @@ from fiber.backend_parts.liveness import (
 )
 from fiber.exceptions import FiberError
 
-__all__ = [
-    "ControlServer",
-    "Record",
-    "add_counts",
-    "current_status",
-    "find",
-    "is_over",
-    "records",
-    "send_command",
-    "state_folder",
-    "to_json",
-    "to_prometheus",
-    "totals",
-]
-
 _MAX_COMMAND = 4096
 
 

@@ -27,8 +27,6 @@ from fiber._ring.ring import Ring
 from fiber._runtime import runtime
 from fiber.exceptions import FiberError
 
-__all__ = ["CommandBegan", "CommandEnded", "OutputLine", "RankCommand", "detach", "run"]
-
 
 @values.frozen
 class OutputLine:

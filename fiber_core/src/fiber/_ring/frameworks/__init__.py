@@ -30,15 +30,6 @@ from fiber.exceptions import FiberError, PluginClashError
 if TYPE_CHECKING:
     from fiber._ring.view import RingView
 
-__all__ = [
-    "RingFramework",
-    "built_in",
-    "common_environ",
-    "default_environ",
-    "find_framework",
-    "frameworks",
-]
-
 
 class RingFramework(abc.ABC):
     """Framework of distributed training; plugins offer others through the hook ``fiber_ring_frameworks``.

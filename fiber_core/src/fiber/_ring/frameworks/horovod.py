@@ -26,8 +26,6 @@ from fiber.exceptions import WireError
 if TYPE_CHECKING:
     from fiber.connection import Connection
 
-__all__ = ["Horovod", "RendezvousServer", "Store"]
-
 log = logging.getLogger("fiber")
 
 #: longest value in bytes; gloo's have some 150 for each rank

@@ -18,8 +18,6 @@ from fiber._ring.forwarding import LOOPBACK, Forwarder, PipeServer, loopback_lis
 from fiber._ring.frameworks import RingFramework
 from fiber._ring.view import RingView
 
-__all__ = ["MPI", "Jax", "MXNet", "TensorFlow", "XGBoost", "hostfile", "write_files"]
-
 
 class Jax(RingFramework):
     """Members as processes of one JAX program, with the coordinator service in rank 0."""

@@ -33,8 +33,6 @@ from fiber._ring.view import RingView
 if TYPE_CHECKING:
     from fiber.connection import Connection
 
-__all__ = ["DeepSpeed", "Torch"]
-
 #: restarts that torchrun allows; each change of members costs it one or two
 _MAX_CHANGES = 1000
 #: name of the ring's own store; those of torchruns have other names

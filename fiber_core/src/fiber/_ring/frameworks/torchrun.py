@@ -29,17 +29,6 @@ from fiber._ring.forwarding import LOOPBACK, Forwarder
 from fiber._ring.model import RingTiming
 from fiber.exceptions import WireError
 
-__all__ = [
-    "NAME",
-    "STATE",
-    "STORE",
-    "VersionedState",
-    "endpoint",
-    "get_handler",
-    "parse",
-    "request",
-]
-
 #: name of the backend
 NAME = "fiber"
 #: kinds of requests: a connection to a store, and the state of a rendezvous

@@ -14,8 +14,6 @@ import socket
 import sys
 from collections.abc import Sequence
 
-__all__ = ["SOCKET", "call", "main", "parse"]
-
 #: environment variable with the path of the launcher's socket
 SOCKET = "FIBER_MPI_DOOR"
 #: exit code of remote shells for errors of their own

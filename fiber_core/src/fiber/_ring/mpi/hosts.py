@@ -15,15 +15,6 @@ from fiber._ring.protocol import Address, Hello, ProbeResult, ProbeTarget
 from fiber._ring.reachability import is_loopback, reached_by_all, target_of, unreached
 from fiber.exceptions import FiberError
 
-__all__ = [
-    "MpiHost",
-    "discover_script",
-    "expected_hosts",
-    "hostfile",
-    "mismatches",
-    "own_addresses",
-]
-
 #: ranks that one message lists
 _MAX_NAMED = 8
 

@@ -14,17 +14,6 @@ from collections.abc import Mapping
 from fiber._base import values
 from fiber.exceptions import FiberError
 
-__all__ = [
-    "Family",
-    "RunFacts",
-    "Stack",
-    "arguments",
-    "environment",
-    "member_environment",
-    "overridable",
-    "recognise",
-]
-
 
 class Family(enum.Enum):
     """Families of implementations, with settings and host files of their own."""

@@ -32,17 +32,6 @@ from fiber._runtime import runtime
 from fiber._wire.accept_thread import AcceptThread, private_listener
 from fiber.backend_parts.standard_streams import read_until, write_all
 
-__all__ = [
-    "AGENT",
-    "AgentCall",
-    "AgentProcess",
-    "Command",
-    "CommandSocket",
-    "Execution",
-    "set_hostname",
-]
-
-
 _CHUNK_SIZE = 64 * 1024
 
 

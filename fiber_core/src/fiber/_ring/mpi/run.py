@@ -57,9 +57,6 @@ if TYPE_CHECKING:
     from fiber._ring.workers import Connections, WorkerHandle
     from fiber.connection import Connection
 
-__all__ = ["MpiProtocol", "gang", "run"]
-
-
 _PYTHON = re.compile(r"(python|pypy)[\d.]*")
 _HOSTFILES = {True: "hostfile", False: "hostfile.hydra"}
 #: where the operator's containers have these files, and commands in manifests look for them
