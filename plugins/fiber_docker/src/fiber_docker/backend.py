@@ -47,11 +47,7 @@ __all__ = ["DockerBackend"]
 
 
 class DockerBackend(Backend):
-    """Backend that runs jobs as containers of one engine.
-
-    Args:
-        context: settings and run; the engine is connected to at the first job.
-    """
+    """Backend that runs jobs as containers of one engine, to which it connects at the first job."""
 
     name = "docker"
 

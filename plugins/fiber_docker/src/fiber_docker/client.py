@@ -58,12 +58,7 @@ class MissingImageError(SubmitError):
 
 
 class Client:
-    """Client of one engine; connects on first use, thread-safe.
-
-    Args:
-        config: names the engine; else the docker command's own.
-        timing: durations.
-    """
+    """Client of one engine; connects on first use, thread-safe."""
 
     def __init__(self, config: DockerConfig, timing: DockerTiming = DockerTiming()) -> None:
         self._config = config
@@ -258,12 +253,7 @@ class Client:
     # -- the engine
 
     def call(self, action: str, function: Callable[[Any], Any]) -> Any:
-        """Any other call of the SDK.
-
-        Args:
-            action: the request as a phrase, for messages.
-            function: called with the SDK's client.
-        """
+        """Any other call of the SDK."""
         with self.translate_errors(action):
             return function(self.api)
 
@@ -293,12 +283,7 @@ def close_stream(stream: Any) -> None:
 
 
 def log_lines(client: Client, pieces: Any) -> Iterator[str]:
-    """Yield the lines of a stream of output, without their newlines.
-
-    Args:
-        client: translates errors of the stream.
-        pieces: the stream; closed at the end, or when the caller has enough.
-    """
+    """Yield the lines of a stream of output, without their newlines; it is closed in the end."""
     try:
         with client.translate_errors("go on with logs"):
             for line in split_lines(pieces):

@@ -146,13 +146,7 @@ def ended_before_start(signum: int) -> JobStatus:
 
 
 def from_inspect(found: Mapping[str, Any], report: str = "", host: str | None = None) -> JobStatus:
-    """The status of a container that was inspected.
-
-    Args:
-        found: what the engine answered.
-        report: content of its exit file.
-        host: the engine's name.
-    """
+    """The status of a container that was inspected."""
     state = found.get("State", {})
     status = str(state.get("Status", ""))
     error = str(state.get("Error") or "")

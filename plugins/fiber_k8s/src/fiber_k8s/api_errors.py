@@ -40,14 +40,7 @@ class ApiError(BackendError):
 
 
 def api_error(what: str, status: int, text: str, retry_after: str | None) -> ApiError:
-    """Return the error of a response.
-
-    Args:
-        what: the call in words, for messages.
-        status: HTTP status code.
-        text: the body.
-        retry_after: the header of that name.
-    """
+    """Return the error of a response."""
     message, reason = status_message(text)
     msg = f"the cluster refused to {what}: {message}{advice(status, message)}"
     error = ApiError(msg, status, reason)
@@ -58,11 +51,7 @@ def api_error(what: str, status: int, text: str, retry_after: str | None) -> Api
 
 
 def status_message(text: str) -> tuple[str, str]:
-    """Return message and reason of an error response: a Status's, or a proxy's text and "".
-
-    Args:
-        text: the body.
-    """
+    """Return message and reason of an error response: a Status's, or a proxy's text and ""."""
     with contextlib.suppress(ValueError, RecursionError):
         body = json.loads(text)
         if isinstance(body, dict):
@@ -71,12 +60,7 @@ def status_message(text: str) -> tuple[str, str]:
 
 
 def advice(status: int, message: str) -> str:
-    """Return how to fix a refusal, as the end of a sentence; "" where the message says it all.
-
-    Args:
-        status: HTTP status code.
-        message: the API server's message.
-    """
+    """Return how to fix a refusal, as the end of a sentence; "" where the message says it all."""
     if status == 401:
         return "; the credentials are not accepted: log in again, or see `kubectl auth whoami`"
     if status != 403:
@@ -98,22 +82,13 @@ def advice(status: int, message: str) -> str:
 
 
 def missing_account(message: str) -> str | None:
-    """Return the name of a missing service account; None where the refusal has another reason.
-
-    Args:
-        message: the API server's message.
-    """
+    """Return the name of a missing service account; None where the refusal has another reason."""
     found = _ACCOUNT.search(message)
     return None if found is None else found["name"]
 
 
 def is_transient(status: int, message: str) -> bool:
-    """Return whether the same call may succeed soon; only idempotent calls may be repeated.
-
-    Args:
-        status: HTTP status code.
-        message: the API server's message.
-    """
+    """Return whether the same call may succeed soon; only idempotent calls may be repeated."""
     if status == 403:
         # a new namespace has no default account yet
         return missing_account(message) == rbac.DEFAULT_ACCOUNT

@@ -35,12 +35,7 @@ _TRIES = 6
 
 
 class Client:
-    """A client of one cluster, as one user, in one namespace; thread-safe, connected on first use.
-
-    Args:
-        config: names the cluster and namespace; else kubectl's current ones, or the own pod's.
-        timing: durations of the run.
-    """
+    """Client of one cluster, as one user, in one namespace; thread-safe, connected on first use."""
 
     def __init__(self, config: K8sConfig, timing: Timing = Timing()) -> None:
         self._config = config
@@ -73,9 +68,6 @@ class Client:
         """Read the configuration again after the cluster refused its credentials.
 
         Login plugins do not always say when the credentials that they give expire.
-
-        Args:
-            refused: the connection whose credentials were refused.
 
         Returns:
             False where they were read a moment ago, so that a retry is in vain.
@@ -237,14 +229,7 @@ class Client:
     ) -> dict[str, Any] | None:
         """Create an object with a unique name; return it as the cluster has it.
 
-        Retried for a while where the cluster is not reachable or busy.
-
-        Args:
-            kind: resource, in plural such as ``pods``.
-            body: the object.
-            what: the call in words, for messages.
-            group: API group and version.
-            is_needed: called before each retry; False ends them.
+        Retried for a while where the cluster is not reachable or busy, and it ``is_needed`` still.
 
         Returns:
             None where an earlier try had created it, but its response was lost.

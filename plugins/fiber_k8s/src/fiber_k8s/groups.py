@@ -24,11 +24,6 @@ class PodGroups:
     """Pod groups of a backend's gangs; thread-safe.
 
     A gang's object is created before its first pod, and deleted after its last one.
-
-    Args:
-        client: the cluster.
-        submitter: creates pods.
-        config: settings, with the scheduler of gangs.
     """
 
     def __init__(self, client: Client, submitter: JobSubmitter, config: K8sConfig) -> None:

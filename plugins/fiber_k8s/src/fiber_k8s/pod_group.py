@@ -27,12 +27,7 @@ class PodGroup:
     queue: str | None = None
 
     def mark(self, pod: dict[str, Any], scheduler: str | None = None) -> None:
-        """Add the group's labels, annotations and scheduler to a pod.
-
-        Args:
-            pod: body of the pod; changed.
-            scheduler: value of ``schedulerName``; None for the scheduler's default name.
-        """
+        """Add the group's labels, annotations and scheduler to a pod."""
         labels = pod["metadata"].setdefault("labels", {})
         annotations = pod["metadata"].setdefault("annotations", {})
         if self.kind == "kueue":
@@ -53,12 +48,7 @@ class PodGroup:
             labels["scheduling.x-k8s.io/pod-group"] = self.name
 
     def group(self, timeout: float, owner: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        """Return the body of the PodGroup object; None for Kueue, which has none.
-
-        Args:
-            timeout: seconds within which all members are to start.
-            owner: owner reference, with which it is deleted.
-        """
+        """Return the body of the PodGroup object; None for Kueue, which has none."""
         metadata: dict[str, Any] = {"name": self.name}
         if owner is not None:
             metadata["ownerReferences"] = [dict(owner)]

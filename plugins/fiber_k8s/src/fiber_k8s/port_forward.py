@@ -32,11 +32,7 @@ _DATA, _ERROR = 0, 1
 
 
 class PortForwarder:
-    """The port-forward streams of one backend, and their reactor's thread; thread-safe.
-
-    Args:
-        client: the cluster.
-    """
+    """The port-forward streams of one backend, and their reactor's thread; thread-safe."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -135,11 +135,7 @@ def rights(rules: Iterable[Rule] = RULES) -> list[Right]:
 
 
 def gang_rules(gang: str) -> tuple[Rule, ...]:
-    """Return the rules for groups of jobs, besides ``RULES``.
-
-    Args:
-        gang: value of the setting ``gang``.
-    """
+    """Return the rules for groups of jobs, besides ``RULES``."""
     group = _GANGS.get(gang)
     if group is None:
         return ()
@@ -148,11 +144,7 @@ def gang_rules(gang: str) -> tuple[Rule, ...]:
 
 
 def grant(refusal: str) -> str:
-    """Return the command that grants what the cluster refused.
-
-    Args:
-        refusal: the API server's message, which names the user and the namespace.
-    """
+    """Return the command that grants what the cluster refused."""
     where = _WHERE.search(refusal)
     command = "fiber k8s rbac" if where is None else f"fiber k8s rbac --namespace {where[1]}"
     subject = _REFUSED.search(refusal)
@@ -181,16 +173,7 @@ def manifests(
     nodes: bool = False,
     options: Collection[str] = (),
 ) -> str:
-    """Return the YAML of a service account with the rights, for ``kubectl apply``.
-
-    Args:
-        namespace: of the account, the role and the binding.
-        name: of the account, the role and the binding.
-        users: users who get the rights too.
-        gang: value of the setting ``gang``.
-        nodes: grant listing nodes too, by a ClusterRole.
-        options: options of rules that are granted besides.
-    """
+    """Return the YAML of a service account with the rights, for ``kubectl apply``."""
     granted = [rule for rule in RULES if rule.option is None or rule.option in options]
     where = {"name": name, "namespace": namespace}
     documents = [

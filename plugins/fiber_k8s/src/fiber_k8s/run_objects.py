@@ -50,12 +50,6 @@ class RunObjects:
     A thread renews the Lease until :meth:`close`. Kubernetes' garbage collector deletes what the
     Lease owns after it, and the Lease after its own owner, the program's pod. Where another client
     deletes the Lease it is created again, for objects whose owner is gone are deleted at once.
-
-    Args:
-        client: the cluster.
-        run_id: the run.
-        duration: seconds that the Lease lasts without a renewal.
-        user: name of the user, for labels.
     """
 
     def __init__(self, client: Client, run_id: str, duration: float, user: str) -> None:
@@ -86,9 +80,6 @@ class RunObjects:
 
     def owner(self, parent: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the Lease as an owner reference; the first call creates it.
-
-        Args:
-            parent: the program's own pod, which owns the Lease; None where there is none.
 
         Raises:
             SubmitError: the cluster refused it.
@@ -338,17 +329,7 @@ def lease_body(
     parent: Mapping[str, Any] | None,
     container: str | None = None,
 ) -> dict[str, Any]:
-    """Return the body of a run's Lease.
-
-    Args:
-        name: of it.
-        run_id: the run.
-        duration: seconds that it lasts.
-        now: seconds since the epoch.
-        user: name of the user, for a label.
-        parent: the pod that owns it.
-        container: name of the container in that pod in which the program runs, where known.
-    """
+    """Return the body of a run's Lease."""
     labels = {"app.kubernetes.io/managed-by": "fiber", f"{PREFIX}run": run_id}
     if label_value(user):
         labels[f"{PREFIX}user"] = label_value(user)
@@ -374,15 +355,7 @@ def lease_body(
 def secret_body(
     name: str, run_id: str, key: bytes, owner: Mapping[str, Any] | None, field: str = "key"
 ) -> dict[str, Any]:
-    """Return the body of a run's Secret, or of a job's own.
-
-    Args:
-        name: of it.
-        run_id: the run.
-        key: its content.
-        owner: owner reference, with which it is deleted.
-        field: name of the content in ``data``.
-    """
+    """Return the body of a run's Secret, or of a job's own."""
     labels = {"app.kubernetes.io/managed-by": "fiber", f"{PREFIX}run": run_id}
     metadata: dict[str, Any] = {"name": name, "labels": labels}
     if owner is not None:

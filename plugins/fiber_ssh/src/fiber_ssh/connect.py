@@ -60,10 +60,6 @@ class KnownHosts:
     def check(self, key: PKey, host: str) -> None:
         """Return where this is a known key of the host.
 
-        Args:
-            key: the key that the host has proved to have.
-            host: its name in the settings.
-
         Raises:
             BackendUnavailableError: another key is known, or none, with the line to add; or it is
                 revoked.
@@ -158,12 +154,7 @@ _MAX_HOPS = 8
 
 
 class Connection:
-    """Connection to a host, with those to the jump hosts before it.
-
-    Args:
-        transports: the jump hosts' in order, the host's own last.
-        options: how the host is reached.
-    """
+    """Connection to a host, with those to the jump hosts before it."""
 
     def __init__(self, transports: list[paramiko.Transport], options: SshOptions) -> None:
         self._transports = transports

@@ -39,13 +39,7 @@ class FileEntry:
 
 
 class FileSender:
-    """Sender of the files that the settings name to one host; used by one thread.
-
-    Args:
-        config: the settings.
-        host: the host.
-        fresh: seconds for which a listing of files is reused.
-    """
+    """Sender of the files that the settings name to one host; used by one thread."""
 
     def __init__(self, config: SshConfig, host: Host, fresh: float) -> None:
         self._config = config
@@ -127,9 +121,7 @@ _digests_lock = threading.Lock()
 def find_files(root: Path, patterns: Sequence[str]) -> tuple[FileEntry, ...]:
     """The files below a folder that match patterns, with their digests, sorted by path.
 
-    Args:
-        root: the folder.
-        patterns: as for ``Path.glob``; a folder stands for all files in it.
+    Patterns are as for ``Path.glob``; a folder stands for all files in it.
 
     Raises:
         ConfigError: a pattern matches nothing, or leads out of the folder.

@@ -36,12 +36,7 @@ def stream_refusal(transport: paramiko.Transport, timeout: float) -> str:
 
 
 class Streams:
-    """The streams into jobs of one host; thread-safe.
-
-    Args:
-        host: its name.
-        timeout: seconds for a stream to be opened.
-    """
+    """The streams into jobs of one host; thread-safe."""
 
     def __init__(self, host: str, timeout: float) -> None:
         self._host = host

@@ -24,12 +24,7 @@ _KEPT = 20
 
 
 class EngineError(BackendError):
-    """An engine's command failed.
-
-    Args:
-        message: which, and how.
-        output: the last lines of its output.
-    """
+    """An engine's command failed."""
 
     def __init__(self, message: str, output: str) -> None:
         super().__init__(message)
@@ -37,13 +32,7 @@ class EngineError(BackendError):
 
 
 class Engine:
-    """Program that builds images.
-
-    Args:
-        name: its name.
-        program: its path.
-        progress: called with each line of progress.
-    """
+    """Program that builds images."""
 
     def __init__(self, name: str, program: str, progress: Callable[[str], None]) -> None:
         self.name = name

@@ -29,12 +29,6 @@ def prepare(
 ) -> str | None:
     """Build the image of a folder, and push it to a registry or load it into the cluster's nodes.
 
-    Args:
-        context: the folder, or the Dockerfile in it.
-        config: engine, platform and registry.
-        cluster: returns the cluster that it is for.
-        progress: called with each line of progress.
-
     Returns:
         its name; None where the folder has no Dockerfile, and in a pod where nothing can build.
 

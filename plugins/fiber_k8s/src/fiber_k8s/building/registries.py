@@ -161,14 +161,7 @@ _AWAY = re.compile(
 
 
 def advice(found: Registry, repository: str, engine: str, output: str) -> str:
-    """Return how to fix a failed push.
-
-    Args:
-        found: the registry.
-        repository: the image's own name.
-        engine: the program that pushed.
-        output: the engine's output.
-    """
+    """Return how to fix a failed push."""
     create = found.create(repository)
     if _PLAIN.search(output):
         return (

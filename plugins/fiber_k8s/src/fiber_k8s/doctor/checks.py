@@ -40,16 +40,7 @@ def run_checks(
     run_id: str,
     image: str | None,
 ) -> Iterator[Check]:
-    """Check a cluster, one thing after the other; nothing is left of it.
-
-    Args:
-        backend: runs the pods.
-        client: the cluster.
-        config: settings.
-        providers: resource providers of devices, by kind.
-        run_id: run of the pods.
-        image: image of jobs; None for the own pod's.
-    """
+    """Check a cluster, one thing after the other; nothing is left of it."""
     try:
         connection = client.connection
         version = client.call("GET", "/version", "tell its version").get("gitVersion")

@@ -99,11 +99,7 @@ class Probe:
             self._backend.kill(self.job)
 
     def read(self, until: str) -> ProbeResult:
-        """Read the probe's output until it has reported a certain fact, or has ended.
-
-        Args:
-            until: name of that fact.
-        """
+        """Read the probe's output until it has reported a certain fact, or has ended."""
         facts: dict[str, Any] = {}
         lines: list[str] = []
         with contextlib.ExitStack() as stack:
@@ -169,15 +165,7 @@ _POLICY = (
 def run_checks(
     backend: Backend, client: Client, config: K8sConfig, run_id: str, image: str | None
 ) -> Iterator[Check]:
-    """Run pods with the probe, and yield the checks of what they found.
-
-    Args:
-        backend: runs them.
-        client: the cluster.
-        config: settings.
-        run_id: their run.
-        image: their image; None for the own pod's.
-    """
+    """Run pods with the probe, and yield the checks of what they found."""
     if image is None and client.connection.own_pod is None:
         yield Check(
             name="image",

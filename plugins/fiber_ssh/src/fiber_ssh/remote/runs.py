@@ -48,12 +48,7 @@ def pieces(stream: int, data: bytes) -> Iterator[bytes]:
 
 
 class LogReader:
-    """Reads a log from a place on; it may still grow.
-
-    Args:
-        path: the file.
-        offset: where a piece begins.
-    """
+    """Reads a log from a place on; it may still grow."""
 
     def __init__(self, path: str, offset: int = 0) -> None:
         self._file = open(path, "rb")  # noqa: SIM115 - closed by close()
@@ -112,12 +107,7 @@ _OF_SESSION = ("SSH_AUTH_SOCK", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "OLDP
 
 
 class LogSink:
-    """One output of a job, on its way to the log.
-
-    Args:
-        job: whose.
-        stream: 0 or 1.
-    """
+    """One output of a job, on its way to the log."""
 
     #: a log takes everything
     is_full = False
@@ -134,13 +124,7 @@ class LogSink:
 
 
 class Job:
-    """A job and what is known of it.
-
-    Args:
-        directory: its own folder.
-        known: the job as its journal has it.
-        descriptors: owns that of its log.
-    """
+    """A job and what is known of it."""
 
     def __init__(self, directory: str, known: JournaledJob, descriptors: Descriptors) -> None:
         self.directory = directory
@@ -244,12 +228,7 @@ _SAID = "lease"
 
 
 class Run:
-    """One run and its jobs.
-
-    Args:
-        root: the agent's folder.
-        run_id: the run.
-    """
+    """One run and its jobs."""
 
     def __init__(self, root: str, run_id: str) -> None:
         self.id = run_id
