@@ -6,17 +6,18 @@ import stat
 import pytest
 
 from fiber.exceptions import BackendError, BackendUnavailableError, ConfigError
-from fiber_k8s.building import engines
-from fiber_k8s.building.cluster_registry import (
+from fiber_k8s.config import K8sConfig
+from fiber_k8s.images import ENGINES, EngineError, find_engine, known_hosts, prepare
+from fiber_k8s.registries import (
     Cluster,
+    Registry,
+    RegistryKind,
+    advice,
     configured_cluster,
     detect_registry,
     load_command,
+    registry,
 )
-from fiber_k8s.building.engines import EngineError, find_engine, known_hosts
-from fiber_k8s.building.images import prepare
-from fiber_k8s.building.registries import Registry, RegistryKind, advice, registry
-from fiber_k8s.config import K8sConfig
 
 ID = "sha256:0123456789abcdef" + "0" * 48
 LAB = Cluster(context="lab")
@@ -76,7 +77,7 @@ def build(folder, cluster=LAB, said=None, **settings):
 
 
 class TestBuilding:
-    @pytest.mark.parametrize("engine", engines.ENGINES)
+    @pytest.mark.parametrize("engine", ENGINES)
     def test_it_is_built_named_by_its_id_and_pushed(self, engine, programs, folder):
         calls = programs(engine)
         said = []

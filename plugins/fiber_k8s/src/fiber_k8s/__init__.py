@@ -3,7 +3,7 @@
 ``plugin`` is the entry point; :class:`.backend.K8sBackend` is what the core calls, by the
 interface :class:`fiber.abc.Backend`, from any thread. The package calls the core's
 ``backend_parts`` (feed of statuses, threads, liveness, private bytes) and little of ``_wire``, ``_tunnel``
-and ``_agent``; ``building`` uses ``fiber_docker``. Nothing imports the package but its entry point.
+and ``_agent``; ``images`` uses ``fiber_docker``. Nothing imports the package but its entry point.
 
 What holds:
 
@@ -31,7 +31,7 @@ finding the own pod, creating a pod group and listing nodes.
 
 By subject: ``submission`` and ``groups`` create pods, ``watch`` and ``lifecycle`` follow them; ``client`` and ``connection`` make calls, ``flow_control`` says when;
 ``websocket_client``, ``pod_exec``, ``port_forward`` and ``file_copy`` use WebSockets; ``in_pod``
-and ``address`` know where this process runs; ``building/`` makes images, ``doctor/`` checks the
+and ``address`` know where this process runs; ``images`` and ``registries`` make images, ``doctor/`` checks the
 cluster. Modules that one other module imports are apart where they have a thread or a protocol of
 their own (``watch``, ``port_forward``), need rights that are optional (``capacity``), or are imported only when they are used
 (``file_copy``).

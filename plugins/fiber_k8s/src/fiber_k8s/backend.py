@@ -248,8 +248,8 @@ class K8sBackend(Backend):
 
     def prepare_image(self, context: str) -> str | None:
         """Build the image of a folder, and push or load it; return its name, None without one."""
-        from fiber_k8s.building.cluster_registry import configured_cluster
-        from fiber_k8s.building.images import prepare
+        from fiber_k8s.images import prepare
+        from fiber_k8s.registries import configured_cluster
 
         return prepare(context, self._config, lambda: configured_cluster(self._config))
 

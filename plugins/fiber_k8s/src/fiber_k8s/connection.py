@@ -16,7 +16,7 @@ from fiber_k8s.config import K8sConfig
 from fiber_k8s.in_pod import OwnPod, pod_evidence, read_own_pod
 from fiber_k8s.timing import K8sTiming
 
-__all__ = ["Connection", "connect"]
+__all__ = ["Connection", "connect", "kubeconfig_files"]
 
 #: connections in the pool; more concurrent calls wait for one
 _CONNECTIONS = 32
@@ -159,13 +159,17 @@ def _in_cluster(configuration: Any) -> None:
         raise BackendUnavailableError(msg) from error
 
 
+def kubeconfig_files(config: K8sConfig) -> list[Path]:
+    """Return the kubeconfig files that are read, whether they exist or not."""
+    where = config.kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+    return [Path(one).expanduser() for one in where.split(os.pathsep) if one]
+
+
 def _kubeconfig(configuration: Any, config: K8sConfig) -> tuple[str, str]:
     """Load a kubeconfig; return its name for messages, and its namespace."""
     from kubernetes.config import ConfigException, list_kube_config_contexts, load_kube_config
 
-    where = config.kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
-    files = [str(Path(one).expanduser()) for one in where.split(os.pathsep) if one]
-    named = os.pathsep.join(files)
+    named = os.pathsep.join(map(str, kubeconfig_files(config)))
     try:
         load_kube_config(
             config_file=named, context=config.context, client_configuration=configuration
