@@ -11,14 +11,14 @@ from cluster import Act, Cluster
 from commands import ran
 from fiber._agent.resources.nvidia import NvidiaProvider
 from fiber.model import BackendContext
+from fiber_k8s import doctor as checks
+from fiber_k8s import probe
 from fiber_k8s.backend import K8sBackend
 from fiber_k8s.client import ApiError
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.doctor import pod_checks, probe
-from fiber_k8s.doctor.probe import LINE_PREFIX
 from fiber_k8s.rbac import RULES, rights
 
-VERSION = pod_checks.metadata.version("fiber-core")
+VERSION = checks.metadata.version("fiber-core")
 VERSIONS = {"fiber-core": VERSION, "fiber-k8s": VERSION}
 
 
@@ -49,7 +49,7 @@ class Pods:
         listens = pod["spec"]["containers"][0]["command"][-1] == "listen"
         told = dict(self.found)
         del told["dialled" if listens else "port"]
-        log = "a word of the image's\n" + LINE_PREFIX + json.dumps(told) + "\n"
+        log = "a word of the image's\n" + probe.LINE_PREFIX + json.dumps(told) + "\n"
         return Act(log=log, code=None if listens else 0)
 
 
@@ -136,7 +136,7 @@ class TestFromOutside:
         assert " --user YOU --exec | kubectl" in found["you may: pods/exec"].fix
         assert found["nodes"].detail.startswith("not known")
         # no pod is tried where that must fail
-        assert pod_checks._POD not in found
+        assert checks._POD not in found
 
     def test_a_clock_that_is_wrong_is_reported(self, doctor, monkeypatch):
         monkeypatch.setattr("fiber_k8s.client.Client.now", lambda _: 0.0)
@@ -168,7 +168,7 @@ LACKS = {
     "other pods": ({"dialled": "timed out"}, "pods reach each other", "", "networkpolicy"),
     "Python": (
         Act(code=127, log="sh: python3: not found\n"),
-        *(pod_checks._POD, "python3: not found", "FIBER_K8S_PYTHON"),
+        *(checks._POD, "python3: not found", "FIBER_K8S_PYTHON"),
     ),
     "its image": (
         Act(refused=("ErrImagePull", "train:1: not found")),
@@ -209,7 +209,7 @@ def test_a_python_without_fiber_reports_what_is_missing():
 
     found = {}
     for line in done.stdout.splitlines():
-        found |= json.loads(line.removeprefix(LINE_PREFIX))
+        found |= json.loads(line.removeprefix(probe.LINE_PREFIX))
     assert found["versions"] == {"fiber-core": "", "fiber-k8s": ""}
     assert found["dialled"] != ""
     # no pod's account is here

@@ -31,8 +31,8 @@ finding the own pod, creating a pod group and listing nodes.
 
 By subject: ``submission`` and ``groups`` create pods, ``watch`` and ``lifecycle`` follow them; ``client`` and ``connection`` make calls, ``flow_control`` says when;
 ``websocket_client``, ``pod_exec``, ``port_forward`` and ``file_copy`` use WebSockets; ``in_pod``
-and ``address`` know where this process runs; ``images`` and ``registries`` make images, ``doctor/`` checks the
-cluster. Modules that one other module imports are apart where they have a thread or a protocol of
+and ``address`` know where this process runs; ``images`` and ``registries`` make images, ``doctor`` checks the
+cluster, with ``probe`` in a pod. Modules that one other module imports are apart where they have a thread or a protocol of
 their own (``watch``, ``port_forward``), need rights that are optional (``capacity``), or are imported only when they are used
 (``file_copy``).
 """

@@ -265,7 +265,7 @@ class K8sBackend(Backend):
 
     def check(self) -> Iterable[Check]:
         """Check the cluster, from here and from pods that it runs."""
-        from fiber_k8s.doctor.checks import run_checks
+        from fiber_k8s.doctor import run_checks
 
         context = self._context
         run_id = context.run_id or "0" * 8

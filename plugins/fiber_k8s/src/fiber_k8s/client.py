@@ -271,6 +271,14 @@ class Client:
         """Read one pod."""
         return dict(self.call("GET", self.path("pods", name), f"read pod {name}"))
 
+    def own_pod(self) -> dict[str, Any] | None:
+        """Read the pod that this process runs in; None outside of one."""
+        own = self.connection.own_pod
+        if own is None:
+            return None
+        path = f"/api/v1/namespaces/{own.namespace}/pods/{own.name}"
+        return dict(self.call("GET", path, "read the program's own pod"))
+
     def pods(self, selector: str, **query: Any) -> list[dict[str, Any]]:
         """List the pods that a label selector matches."""
         query = {"labelSelector": selector, **query}

@@ -11,6 +11,7 @@ import attrs
 __all__ = [
     "ACCOUNT",
     "DEFAULT_ACCOUNT",
+    "GANG_GROUPS",
     "NODES",
     "RULES",
     "Right",
@@ -122,8 +123,9 @@ _REFUSED = re.compile(
     r'User "(?P<user>(?:system:serviceaccount:[^:"]+:(?P<account>[^"]+))|[^"]+)" cannot'
     r'(?: \w+ resource "(?P<resource>[^"]+)")?'
 )
-#: API groups of the PodGroup objects of gang schedulers
-_GANGS = {
+#: API groups of gang schedulers, by the setting ``gang``
+GANG_GROUPS = {
+    "kueue": "kueue.x-k8s.io",
     "volcano": "scheduling.volcano.sh",
     "scheduler-plugins": "scheduling.x-k8s.io",
 }
@@ -136,8 +138,9 @@ def rights(rules: Iterable[Rule] = RULES) -> list[Right]:
 
 def gang_rules(gang: str) -> tuple[Rule, ...]:
     """Return the rules for groups of jobs, besides ``RULES``."""
-    group = _GANGS.get(gang)
-    if group is None:
+    group = GANG_GROUPS.get(gang)
+    if group is None or gang == "kueue":
+        # which has no PodGroup objects
         return ()
     why = f"groups that start together, by {gang}"
     return (Rule(group=group, resource="podgroups", verbs=("create", "delete"), why=why),)

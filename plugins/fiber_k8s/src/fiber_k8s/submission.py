@@ -387,9 +387,8 @@ def _find_parent(client: Client) -> dict[str, Any] | None:
     own_pod = client.connection.own_pod
     if own_pod is None:
         return None
-    base = f"/api/v1/namespaces/{own_pod.namespace}/pods"
     try:
-        return dict(client.call("GET", f"{base}/{own_pod.name}", "read the program's own pod"))
+        return client.own_pod()
     except ApiError as error:
         if error.status != 404:
             raise SubmitError(str(error)) from error
@@ -397,7 +396,8 @@ def _find_parent(client: Client) -> dict[str, Any] | None:
     # a host name that was set is not the pod's name
     address = next(filter(None, (source_address(host, 9) for host in _ANYWHERE)), None)
     query = {"fieldSelector": f"status.podIP={address}"}
-    answer = client.call("GET", base, "find the program's own pod", query=query)
+    path = f"/api/v1/namespaces/{own_pod.namespace}/pods"
+    answer = client.call("GET", path, "find the program's own pod", query=query)
     found: list[dict[str, Any]] = answer.get("items") or []
     if len(found) == 1:
         return {"apiVersion": "v1", "kind": "Pod", **found[0]}

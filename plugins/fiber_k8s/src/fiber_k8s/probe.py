@@ -19,8 +19,11 @@ import urllib.request
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     # for type checkers alone: the pod's Python need not have it
+    from collections.abc import Sequence
     from typing import Any
 
+#: path of access reviews in the cluster's API
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 #: prefix of the probe's lines
 LINE_PREFIX = "fiber-probe: "
 #: bytes that a listener sends to each connection
@@ -81,29 +84,29 @@ def account(rights: list[list[str]]) -> dict[str, Any]:
     return {"account": "", "allowed": allowed}
 
 
-def is_allowed(
-    token: str,
-    context: ssl.SSLContext,
-    namespace: str,
-    right: list[str],
-    timeout: float = 10.0,
-) -> bool:
-    """Return whether this account has one right, by a SelfSubjectAccessReview."""
+def review(namespace: str, right: Sequence[str]) -> dict[str, Any]:
+    """Return a SelfSubjectAccessReview of a right: verb, API group, resource and subresource."""
     verb, group, resource, sub = right
     asked = {"namespace": namespace, "verb": verb, "group": group, "resource": resource}
     if sub:
         asked["subresource"] = sub
-    body = {
+    return {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": asked},
     }
+
+
+def is_allowed(
+    token: str, context: ssl.SSLContext, namespace: str, right: list[str], timeout: float = 10.0
+) -> bool:
+    """Return whether this account has one right."""
     host = os.environ["KUBERNETES_SERVICE_HOST"]
     host = f"[{host}]" if ":" in host else host
     port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     request = urllib.request.Request(
-        f"https://{host}:{port}/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
-        data=json.dumps(body).encode(),
+        f"https://{host}:{port}{REVIEWS}",
+        data=json.dumps(review(namespace, right)).encode(),
         headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
     )
     # pods reach the cluster's API without an HTTP proxy
