@@ -16,7 +16,7 @@ What holds:
 * A job's status comes from one watch a run. A final status is published once: as the pod's last
   version has it, or where Fiber gives up (a cancelled creation, a pod that cannot start, a lost
   node).
-* Modules marked *pure* (``manifest`` with ``pod_group`` and ``names``; ``status``,
+* Modules marked *pure* (``manifest`` with ``names``; ``status``,
   ``rbac``, ``api_errors``) make no request and hold no lock: they map objects of the API to values.
 * Making a backend makes no request: the client connects on first use, and imports ``kubernetes``
   then.
@@ -29,7 +29,7 @@ condition; ``run_objects`` takes ``_renewing`` before ``_lock``. No lock is held
 but for these, whose result all callers need: creating a run's Lease and Secret, renewing it,
 finding the own pod, creating a pod group and listing nodes.
 
-By subject: ``submission`` and ``groups`` create pods, ``watch`` and ``lifecycle`` follow them; ``client`` and ``connection`` make calls, ``flow_control`` says when;
+By subject: ``submission`` and ``pod_group`` create pods, ``watch`` and ``lifecycle`` follow them; ``client`` and ``connection`` make calls, ``flow_control`` says when;
 ``websocket_client``, ``pod_exec``, ``port_forward`` and ``file_copy`` use WebSockets; ``in_pod``
 and ``address`` know where this process runs; ``images`` and ``registries`` make images, ``doctor`` checks the
 cluster, with ``probe`` in a pod. Modules that one other module imports are apart where they have a thread or a protocol of

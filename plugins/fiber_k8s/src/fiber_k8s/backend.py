@@ -34,7 +34,6 @@ from fiber_k8s.address import is_outside
 from fiber_k8s.capacity import ClusterCapacity
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.groups import PodGroups
 from fiber_k8s.lifecycle import PodLifecycle
 from fiber_k8s.names import PREFIX, object_name
 from fiber_k8s.pod_exec import kill_processes
@@ -71,7 +70,6 @@ class K8sBackend(Backend):
         self._submitter = JobSubmitter(
             self.name, self._client, config, self._feed, context.providers, user_name()
         )
-        self._gangs = PodGroups(self._client, self._submitter, config)
         self._capacity = ClusterCapacity(self._client, context.providers)
         self._timers = Timers("fiber-k8s-timers")
         self._lifecycle = PodLifecycle(
@@ -80,7 +78,6 @@ class K8sBackend(Backend):
             config,
             self._feed,
             self._submitter,
-            self._gangs,
             self._capacity,
             self._timers,
             self._on_foreign_deletion,
@@ -96,9 +93,7 @@ class K8sBackend(Backend):
     def submit(self, spec: JobSpec) -> Job:
         """Create a pod."""
         self._check(spec)
-        run = self._run(spec.run_id)
-        gang = None if spec.gang is None else self._gangs.get(spec, run)
-        return self._submitter.submit(spec, run, gang=gang)
+        return self._submitter.submit(spec, self._run(spec.run_id))
 
     def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
         """Return a stream of (job, status) of a run's pods, also those of other programs."""

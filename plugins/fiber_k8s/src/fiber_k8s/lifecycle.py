@@ -27,7 +27,6 @@ from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
 from fiber_k8s.capacity import ClusterCapacity
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.groups import PodGroups
 from fiber_k8s.logs import last_lines
 from fiber_k8s.names import PREFIX
 from fiber_k8s.pod_exec import kill_processes
@@ -197,7 +196,6 @@ class PodLifecycle:
         config: K8sConfig,
         feed: Feed,
         submitter: JobSubmitter,
-        gangs: PodGroups,
         capacity: ClusterCapacity,
         timers: Timers,
         on_foreign_deletion: Callable[[str], None],
@@ -207,7 +205,6 @@ class PodLifecycle:
         self._config = config
         self._feed = feed
         self._submitter = submitter
-        self._gangs = gangs
         self._capacity = capacity
         self._timers = timers
         self._on_foreign_deletion = on_foreign_deletion
@@ -285,7 +282,7 @@ class PodLifecycle:
             self._on_foreign_deletion(job.run_id)
         if not is_publishing:
             self._feed.publish(job, deleted_status(pod))
-        self._forget(job.id)
+        self._submitter.forget(job.id)
 
     # -- calls of the backend
 
@@ -404,7 +401,7 @@ class PodLifecycle:
                 self._ending.discard(job.id)
                 has_object = job.id in self._pods
             if not has_object:
-                self._forget(job.id)
+                self._submitter.forget(job.id)
             elif is_process and not is_terminating(pod):
                 if self._is_kept(status):
                     self._keep(job.id)
@@ -416,11 +413,6 @@ class PodLifecycle:
         else:
             # reading a log takes a while, and changes of other pods must not wait for it
             self._submitter.run_soon(publish_end)
-
-    def _forget(self, job_id: str) -> None:
-        spec = self._submitter.forget(job_id)
-        if spec is not None:
-            self._gangs.member_ended(spec)
 
     def _is_kept(self, status: JobStatus) -> bool:
         return self._config.keep_failed and status.state is JobState.FAILED

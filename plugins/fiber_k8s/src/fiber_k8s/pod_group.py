@@ -1,16 +1,26 @@
-"""Pod groups of gang schedulers: labels on member pods, and the PodGroup object; pure.
+"""Pod groups of gang schedulers: labels on member pods (pure), and PodGroup objects.
 
 By the documentation of Kueue ("plain pods in groups"), Volcano, and scheduler-plugins' coscheduling.
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
-__all__ = ["PodGroup"]
+from fiber.exceptions import BackendError, SubmitError
+from fiber.model import JobSpec
+from fiber_k8s.client import ApiError, Client
+from fiber_k8s.config import K8sConfig
+from fiber_k8s.names import unique_name
+from fiber_k8s.rbac import GANG_GROUPS
+
+__all__ = ["PodGroup", "PodGroups"]
 
 
 @attrs.frozen(kw_only=True)
@@ -47,34 +57,88 @@ class PodGroup:
             pod["spec"]["schedulerName"] = scheduler or "scheduler-plugins-scheduler"
             labels["scheduling.x-k8s.io/pod-group"] = self.name
 
-    def group(self, timeout: float, owner: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        """Return the body of the PodGroup object; None for Kueue, which has none."""
+    def body(self, timeout: float, owner: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return the body of the PodGroup object."""
         metadata: dict[str, Any] = {"name": self.name}
         if owner is not None:
             metadata["ownerReferences"] = [dict(owner)]
         spec: dict[str, Any] = {"minMember": self.size}
-        if self.kind == "volcano":
-            if self.queue is not None:
-                spec["queue"] = self.queue
-        elif self.kind == "scheduler-plugins":
+        if self.kind == "scheduler-plugins":
             spec["scheduleTimeoutSeconds"] = max(1, round(timeout))
-        else:
+        elif self.queue is not None:
+            spec["queue"] = self.queue
+        return {"apiVersion": self.api, "kind": "PodGroup", "metadata": metadata, "spec": spec}
+
+    @property
+    def api(self) -> str | None:
+        """API group and version of the PodGroup object; None for Kueue, which has none."""
+        version = {"volcano": "v1beta1", "scheduler-plugins": "v1alpha1"}.get(self.kind)
+        return None if version is None else f"{GANG_GROUPS[self.kind]}/{version}"
+
+
+class PodGroups:
+    """Pod groups of a backend's gangs; thread-safe.
+
+    A gang's object is created before its first pod, and deleted after its last one.
+    """
+
+    def __init__(self, client: Client, config: K8sConfig) -> None:
+        self._client, self._config = client, config
+        self._lock = threading.Lock()
+        self._groups: dict[tuple[str, str], PodGroup] = {}
+        #: number of ended jobs, by run and gang
+        self._ended: Counter[tuple[str, str]] = Counter()
+
+    def get(self, spec: JobSpec, owner: Mapping[str, Any] | None) -> PodGroup | None:
+        """Return the pod group of a job; None where it has no gang, or no gang scheduler is set.
+
+        Raises:
+            SubmitError: the cluster refused the object.
+        """
+        gang, config = spec.gang, self._config
+        if gang is None or config.gang == "none":
             return None
-        return {
-            "apiVersion": self.api,
-            "kind": "PodGroup",
-            "metadata": metadata,
-            "spec": spec,
-        }
+        key = (spec.run_id, gang.name)
+        # with the lock held, so that concurrent members wait for the object
+        with self._lock:
+            if key not in self._groups:
+                # unique: schedulers remember names for longer than a run
+                name = unique_name(gang.name)
+                group = PodGroup(kind=config.gang, name=name, size=gang.size, queue=config.queue)
+                if group.api is not None:
+                    self._create(group, group.api, group.body(gang.timeout, owner))
+                self._groups[key] = group
+            return self._groups[key]
 
-    @property
-    def has_object(self) -> bool:
-        """True where the scheduler needs a PodGroup object."""
-        return self.kind != "kueue"
+    def member_ended(self, spec: JobSpec) -> bool:
+        """Count a member whose pod is gone; True for the last one, after which :meth:`drop` is due."""
+        if spec.gang is None:
+            return False
+        with self._lock:
+            self._ended[spec.run_id, spec.gang.name] += 1
+            return self._ended[spec.run_id, spec.gang.name] == spec.gang.size
 
-    @property
-    def api(self) -> str:
-        """API group and version of the PodGroup object."""
-        if self.kind == "volcano":
-            return "scheduling.volcano.sh/v1beta1"
-        return "scheduling.x-k8s.io/v1alpha1"
+    def drop(self, run_id: str, name: str) -> None:
+        """Delete the object of a gang, none of whose jobs is left."""
+        with self._lock:
+            group = self._groups.pop((run_id, name), None)
+            self._ended.pop((run_id, name), None)
+        if group is not None and group.api is not None:
+            # otherwise it is deleted with the run's Lease
+            with contextlib.suppress(BackendError):
+                self._client.delete("podgroups", group.name, group=group.api)
+
+    def _create(self, group: PodGroup, api: str, body: Mapping[str, Any]) -> None:
+        what = f"create the group {group.name} for {group.kind}"
+        try:
+            self._client.create("podgroups", body, what, group=api)
+        except SubmitError as error:
+            cause = error.__cause__
+            # no Status: there is no such path
+            if isinstance(cause, ApiError) and cause.status == 404 and not cause.reason:
+                msg = (
+                    f"the cluster has no PodGroup of {api}: {group.kind} is not installed there; "
+                    "have it installed, or unset FIBER_K8S_GANG, and members are created together"
+                )
+                raise SubmitError(msg) from error
+            raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import threading
@@ -22,7 +23,7 @@ from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.flow_control import RateLimiter
 from fiber_k8s.manifest import PodContext, manifest, read_template
-from fiber_k8s.pod_group import PodGroup
+from fiber_k8s.pod_group import PodGroups
 from fiber_k8s.rbac import ACCOUNT
 from fiber_k8s.run_objects import RunObjects, owner_reference, secret_body
 from fiber_k8s.status import job_of
@@ -80,6 +81,7 @@ class JobSubmitter:
         self._feed = feed
         self._classes = {kind: one.device_class for kind, one in providers.items()}
         self._user = user
+        self._groups = PodGroups(client, config)
         self._rate_limiter = RateLimiter(_BURST, config.create_rate)
         self._threads = ThreadPool("k8s", "the cluster", _THREADS)
         self._lock = threading.Lock()
@@ -97,14 +99,7 @@ class JobSubmitter:
 
     # -- submitting
 
-    def submit(
-        self,
-        spec: JobSpec,
-        run: RunObjects,
-        *,
-        gang: PodGroup | None = None,
-        env: Mapping[str, str] | None = None,
-    ) -> Job:
+    def submit(self, spec: JobSpec, run: RunObjects) -> Job:
         """Create a job's pod.
 
         The first process of a burst waits for the cluster's answer, so that a refusal is raised to
@@ -114,7 +109,7 @@ class JobSubmitter:
         Raises:
             SubmitError: it is refused.
         """
-        request = self._request(spec, run, gang, env or {})
+        request = self._request(spec, run)
         now = time.monotonic()
         with self._lock:
             is_in_burst = now - self._last_submit < self._client.timing.burst
@@ -186,12 +181,14 @@ class JobSubmitter:
             self._cancelled.add(job_id)
             return True
 
-    def forget(self, job_id: str) -> JobSpec | None:
-        """Forget a job whose pod is gone; return its spec if it was submitted here."""
+    def forget(self, job_id: str) -> None:
+        """Forget a job whose pod is gone, and with the last one of its gang its pod group."""
         with self._lock:
             self._stream_ports.pop(job_id, None)
             self._cancelled.discard(job_id)
-            return self._specs.pop(job_id, None)
+            spec = self._specs.pop(job_id, None)
+        if spec is not None and spec.gang is not None and self._groups.member_ended(spec):
+            self.run_soon(functools.partial(self._groups.drop, spec.run_id, spec.gang.name))
 
     def attached(self) -> list[str]:
         """Return the jobs that were submitted here and are not detached."""
@@ -214,19 +211,18 @@ class JobSubmitter:
 
     # -- within
 
-    def _request(
-        self, spec: JobSpec, run: RunObjects, gang: PodGroup | None, env: Mapping[str, str]
-    ) -> _PodRequest:
+    def _request(self, spec: JobSpec, run: RunObjects) -> _PodRequest:
         parent = self.parent()
         for kind, count in spec.resources.devices.items():
             if count and kind not in self._classes:
                 msg = f"no resource provider for {kind!r} is installed; there are {', '.join(self._classes) or 'none'}"  # fmt: skip
                 raise SubmitError(msg)
+        env: dict[str, str] = {}
         stream_port = _choose_stream_port(spec, self._config)
         if stream_port is not None:
-            env = {**env, "FIBER_REACH": f"streams:127.0.0.1:{stream_port}"}
+            env["FIBER_REACH"] = f"streams:127.0.0.1:{stream_port}"
         if self._starts_jobs(spec):
-            env = {**env, **_labels_for_workers(spec, self._template)}
+            env |= _labels_for_workers(spec, self._template)
         # a detached job must not be deleted with its submitter's Lease
         owner = None if spec.detached else run.owner(_owning_pod(parent, self._client))
         sealed = None
@@ -243,7 +239,7 @@ class JobSubmitter:
             own_secret=own_secret,
             device_classes=self._classes,
             template=self._template,
-            gang=gang,
+            gang=self._groups.get(spec, owner),
             user=self._user,
             env=env,
         )
