@@ -15,8 +15,8 @@ from fiber.exceptions import BackendError
 from fiber.model import Interface
 from fiber_k8s import file_copy
 from fiber_k8s.address import choose, is_outside
-from fiber_k8s.api_errors import advice, is_transient, status_message
 from fiber_k8s.capacity import allocatable, requested
+from fiber_k8s.client import advice, is_transient, status_message
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.flow_control import RateLimiter
 from fiber_k8s.in_pod import JOB_VARIABLE, pod_evidence, read_own_pod

@@ -17,7 +17,7 @@ What holds:
   version has it, or where Fiber gives up (a cancelled creation, a pod that cannot start, a lost
   node).
 * Modules marked *pure* (``manifest`` with ``names``; ``status``,
-  ``rbac``, ``api_errors``) make no request and hold no lock: they map objects of the API to values.
+  ``rbac``) make no request and hold no lock: they map objects of the API to values.
 * Making a backend makes no request: the client connects on first use, and imports ``kubernetes``
   then.
 

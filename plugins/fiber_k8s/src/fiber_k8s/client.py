@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,19 +20,94 @@ from urllib.parse import quote, urlencode
 from fiber.backend_parts.containers import innermost
 from fiber.exceptions import BackendError, BackendUnavailableError, SubmitError
 from fiber.model import Timing
-from fiber_k8s import flow_control
-from fiber_k8s.api_errors import ApiError, api_error
+from fiber_k8s import flow_control, rbac
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.connection import Connection, connect
 from fiber_k8s.timing import K8sTiming
 
-__all__ = ["ApiError", "Client"]
+__all__ = ["ApiError", "Client", "advice", "is_transient", "missing_account", "status_message"]
 
 _SAFE = frozenset({"GET", "DELETE"})
 #: of bodies that are no plain JSON; a PATCH is one of RFC 7386
 _CONTENT_TYPES = {"PATCH": "application/merge-patch+json"}
 #: retries of a call, unless its caller decides
 _TRIES = 6
+#: HTTP status codes of errors that may pass
+_TRANSIENT = frozenset({500, 502, 503, 504})
+#: conflict of two creations in one quota; the server gives up after three tries of its own
+_RACE = re.compile(r"quotas\S* .*the object has been modified")
+_ACCOUNT = re.compile(
+    r"error looking up service account (?P<where>[^/\s]+)/(?P<name>\S+): serviceaccount"
+)
+
+
+class ApiError(BackendError):
+    """The cluster refused a call; the text has its own message, and how to fix that.
+
+    Args:
+        what: the call in words, for the text.
+        status: HTTP status code.
+        body: of the response.
+        retry_after: the header of that name.
+    """
+
+    def __init__(self, what: str, status: int, body: str, retry_after: str | None) -> None:
+        message, reason = status_message(body)
+        super().__init__(f"the cluster refused to {what}: {message}{advice(status, message)}")
+        self.status = status
+        #: ``reason`` of the API's Status, such as ``NotFound`` or ``AlreadyExists``
+        self.reason = reason
+        #: whether the same call may succeed soon
+        self.is_transient = is_transient(status, message)
+        #: seconds of the header ``Retry-After``; 0 without one
+        self.retry_after = 0.0
+        with contextlib.suppress(TypeError, ValueError):
+            self.retry_after = float(str(retry_after))
+
+
+def status_message(text: str) -> tuple[str, str]:
+    """Return message and reason of an error response: a Status's, or a proxy's text and ""."""
+    with contextlib.suppress(ValueError, RecursionError):
+        body = json.loads(text)
+        if isinstance(body, dict):
+            return str(body.get("message") or text).strip(), str(body.get("reason") or "")
+    return text.strip(), ""
+
+
+def advice(status: int, message: str) -> str:
+    """Return how to fix a refusal, as the end of a sentence; "" where the message says it all."""
+    if status == 401:
+        return "; the credentials are not accepted: log in again, or see `kubectl auth whoami`"
+    if status != 403:
+        return ""
+    if account := _ACCOUNT.search(message):
+        where, name = account["where"], account["name"]
+        if name == rbac.DEFAULT_ACCOUNT:
+            return (
+                f"; each namespace gets it soon after it is made: see `kubectl get sa -n {where}`"
+            )
+        chosen = "" if name == rbac.ACCOUNT else f" --service-account {name}"
+        return f"; make it: fiber k8s rbac --namespace {where}{chosen} | kubectl apply -f -"
+    if "violates PodSecurity" in message:
+        return (
+            "; have pods ask for no more than that: FIBER_K8S_SECURITY=restricted, in an image whose "
+            "user is not root (USER 1000), or what is missing in FIBER_K8S_POD_TEMPLATE"
+        )
+    return f"; grant it: {rbac.grant(message)}" if "cannot " in message else ""
+
+
+def missing_account(message: str) -> str | None:
+    """Return the name of a missing service account; None where the refusal has another reason."""
+    found = _ACCOUNT.search(message)
+    return None if found is None else found["name"]
+
+
+def is_transient(status: int, message: str) -> bool:
+    """Return whether the same call may succeed soon; only idempotent calls may be repeated."""
+    if status == 403:
+        # a new namespace has no default account yet
+        return missing_account(message) == rbac.DEFAULT_ACCOUNT
+    return status in _TRANSIENT or (status == 409 and _RACE.search(message) is not None)
 
 
 class Client:
@@ -200,7 +276,7 @@ class Client:
             response.release_conn()
             if response.status != 401 or not self.renew(connection):
                 break
-        raise api_error(what, response.status, text, response.headers.get("Retry-After"))
+        raise ApiError(what, response.status, text, response.headers.get("Retry-After"))
 
     def path(self, kind: str, name: str = "", sub: str = "", *, group: str = "") -> str:
         """Return the path of an object, or of all objects of a resource, in the namespace.

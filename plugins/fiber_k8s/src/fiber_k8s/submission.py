@@ -18,8 +18,7 @@ from fiber.backend_parts.threads import ThreadPool
 from fiber.exceptions import BackendError, SubmitError, UnknownJobError
 from fiber.model import Job, JobSpec, JobState, JobStatus, Reason, ReasonKind
 from fiber_k8s.address import is_outside, source_address
-from fiber_k8s.api_errors import missing_account
-from fiber_k8s.client import ApiError, Client
+from fiber_k8s.client import ApiError, Client, missing_account
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.flow_control import RateLimiter
 from fiber_k8s.manifest import PodContext, manifest, read_template

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from fiber.exceptions import BackendError, BackendUnavailableError, UnknownJobError
-from fiber_k8s import api_errors, rbac
-from fiber_k8s.client import Client
+from fiber_k8s import rbac
+from fiber_k8s.client import Client, advice, status_message
 from fiber_k8s.connection import Connection
 
 if TYPE_CHECKING:
@@ -236,13 +236,13 @@ def _connect(
 def _refusal(pod: str, part: str, error: Any) -> BackendError:
     body = error.resp_body or b""
     text = body.decode("utf-8", "replace") if isinstance(body, bytes) else str(body)
-    message = api_errors.status_message(text)[0] or str(error)
+    message = status_message(text)[0] or str(error)
     if error.status_code == 404 and "pods" in message and "not found" in message:
         msg = f"there is no job {pod}: {message}"
         return UnknownJobError(msg)
-    advice = api_errors.advice(error.status_code, message)
-    if error.status_code == 403 and not advice:
+    fix = advice(error.status_code, message)
+    if error.status_code == 403 and not fix:
         # a refused stream may come without a message that names the right
-        advice = f"; grant it: {rbac.grant(message)}"
-    msg = f"the cluster refused {part} into {pod}: {message}{advice}"
+        fix = f"; grant it: {rbac.grant(message)}"
+    msg = f"the cluster refused {part} into {pod}: {message}{fix}"
     return BackendError(msg)
