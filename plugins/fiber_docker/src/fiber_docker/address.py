@@ -10,8 +10,6 @@ from fiber.backend_parts.address import listen_address, outward, tls
 from fiber.exceptions import BackendError
 from fiber.model import Interface, ListenAddress
 
-__all__ = ["DESKTOP_HOST", "Facts", "choose"]
-
 #: the name by which containers of Docker Desktop reach the machine that it runs on
 DESKTOP_HOST = "host.docker.internal"
 

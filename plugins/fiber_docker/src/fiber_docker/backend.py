@@ -43,8 +43,6 @@ from fiber_docker.watch import REMOVED_UNSEEN, Watch
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-__all__ = ["DockerBackend"]
-
 
 class DockerBackend(Backend):
     """Backend that runs jobs as containers of one engine, to which it connects at the first job."""

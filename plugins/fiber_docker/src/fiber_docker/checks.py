@@ -10,8 +10,6 @@ from fiber.model import Check
 from fiber_docker.address import Facts, choose
 from fiber_docker.client import Client
 
-__all__ = ["run_checks"]
-
 _START = (
     "start the engine (systemctl start docker), or name another: DOCKER_HOST, docker context use"
 )

@@ -26,8 +26,6 @@ from fiber_docker.config import DockerConfig
 from fiber_docker.stream import Stream
 from fiber_docker.timing import DockerTiming
 
-__all__ = ["Client", "MissingImageError", "close_stream", "engine_message", "log_lines"]
-
 log = logging.getLogger("fiber")
 
 #: size of the connection pool: calls at once; others wait for a connection

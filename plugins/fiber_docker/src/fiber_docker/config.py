@@ -7,8 +7,6 @@ from typing import Literal
 from fiber._base import values
 from fiber.backend_parts.containers import named
 
-__all__ = ["DockerConfig"]
-
 
 @values.frozen(kw_only=True)
 class DockerConfig:

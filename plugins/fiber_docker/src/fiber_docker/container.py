@@ -22,8 +22,6 @@ from fiber_docker.endpoint import ENGINE_VARIABLE, NO_ENGINE, SHARED_ENGINE, SOC
 from fiber_docker.orphans import MASTER_CONTAINER_LABEL, MASTER_LABEL
 from fiber_docker.timing import DockerTiming
 
-__all__ = ["ContainerContext", "ContainerSpec", "container_spec"]
-
 #: prefix of the keys of Fiber's labels
 PREFIX = "fiber."
 _NAME = 40

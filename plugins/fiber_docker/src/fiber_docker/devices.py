@@ -16,8 +16,6 @@ from fiber.model import Device, ResourceRequest
 from fiber_docker.client import Client
 from fiber_docker.container import unique_name
 
-__all__ = ["Devices", "Requests", "request_for"]
-
 #: ``HostConfig.DeviceRequests`` of the engine's API
 Requests = tuple[Mapping[str, Any], ...]
 #: words of an engine on whose machine the vendor's toolkit is not installed

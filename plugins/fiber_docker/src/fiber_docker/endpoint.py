@@ -11,19 +11,6 @@ import attrs
 
 from fiber_docker.config import DockerConfig
 
-__all__ = [
-    "ENGINE_VARIABLE",
-    "NO_ENGINE",
-    "SHARED_ENGINE",
-    "SOCKET",
-    "effective_config",
-    "has_default_socket",
-    "has_no_engine",
-    "is_visible",
-    "names_an_engine",
-    "podman_socket",
-]
-
 #: default socket of Docker, and the path at which jobs find a shared engine
 SOCKET = "/var/run/docker.sock"
 #: environment variable in the containers of jobs, with one of the next two values

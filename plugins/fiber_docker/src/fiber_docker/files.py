@@ -13,8 +13,6 @@ from fiber.exceptions import BackendError
 from fiber_docker.client import Client
 from fiber_docker.container import unique_name
 
-__all__ = ["copy"]
-
 _MOUNT = "/volume"
 
 

@@ -15,8 +15,6 @@ from fiber.images import Reference, file_of, repository_for
 from fiber_docker.client import Client, MissingImageError
 from fiber_docker.config import DockerConfig
 
-__all__ = ["Images"]
-
 
 class Images:
     """The images of one engine; thread-safe."""

@@ -28,9 +28,6 @@ from fiber_docker.status import ended_before_start, failed_to_start, lost_with_e
 from fiber_docker.stream import Stream
 from fiber_docker.timing import DockerTiming
 
-__all__ = ["JobStarter", "Terminator"]
-
-
 log = logging.getLogger("fiber")
 
 #: threads that start and remove; the engine serialises much, and more calls would wait there

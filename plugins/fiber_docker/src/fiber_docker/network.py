@@ -17,8 +17,6 @@ from fiber_docker.client import Client
 from fiber_docker.config import DockerConfig
 from fiber_docker.endpoint import effective_config
 
-__all__ = ["facts_of", "find_facts"]
-
 _ID = re.compile(r"[0-9a-f]{64}")
 _DEFAULT = "bridge"
 #: network modes without a network of the container's own

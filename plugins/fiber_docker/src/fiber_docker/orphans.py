@@ -12,14 +12,6 @@ from fiber.backend_parts.liveness import Liveness, Owner
 from fiber.exceptions import BackendError, UnknownJobError
 from fiber_docker.client import Client
 
-__all__ = [
-    "MASTER_CONTAINER_LABEL",
-    "MASTER_LABEL",
-    "liveness_of_master",
-    "master_identity",
-    "sweep",
-]
-
 log = logging.getLogger("fiber")
 
 #: labels with the master's process, and with the container that it runs in

@@ -16,9 +16,6 @@ from fiber.backend_parts.standard_streams import pieces, write_all
 from fiber_docker.client import Client
 from fiber_docker.stream import STDERR, STDOUT, Stream
 
-__all__ = ["OutputForwarder", "execute"]
-
-
 #: last lines that are remembered
 _TAIL = 20
 _write_lock = threading.Lock()

@@ -18,7 +18,6 @@ from fiber_docker.config import DockerConfig
 if TYPE_CHECKING:
     from fiber_docker.address import Facts
 
-__all__ = ["CAPABILITIES", "NAME"]
 
 NAME = "docker"
 

@@ -26,22 +26,6 @@ from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
 from fiber_docker.client import Client
 from fiber_docker.container import EXIT_FILE
 
-__all__ = [
-    "ContainerExit",
-    "Inspector",
-    "created_at",
-    "ended_before_start",
-    "failed_to_start",
-    "from_inspect",
-    "from_list",
-    "is_ambiguous",
-    "job_of",
-    "killed_unseen",
-    "lost_with_engine",
-    "start_failure",
-]
-
-
 #: exit codes up to this are the program's own, whatever the engine
 _PLAIN = 125
 _STARTED_NOT = 127

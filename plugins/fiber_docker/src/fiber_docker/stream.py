@@ -12,8 +12,6 @@ import struct
 import threading
 from typing import Any
 
-__all__ = ["STDERR", "STDOUT", "Stream"]
-
 STDOUT, STDERR = 1, 2
 _HEADER = struct.Struct(">BxxxL")
 _PIECE = 1 << 16

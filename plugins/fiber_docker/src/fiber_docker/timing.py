@@ -5,8 +5,6 @@ from __future__ import annotations
 from fiber._base import values
 from fiber.model import Durations
 
-__all__ = ["DockerTiming"]
-
 
 @values.frozen(kw_only=True)
 class DockerTiming(Durations):

@@ -23,8 +23,6 @@ from fiber_docker.status import (
 )
 from fiber_docker.timing import DockerTiming
 
-__all__ = ["REMOVED_UNSEEN", "Watch"]
-
 log = logging.getLogger("fiber")
 
 _RUNNING = {"start": JobState.RUNNING, "unpause": JobState.RUNNING, "pause": JobState.SUSPENDED}

@@ -12,8 +12,6 @@ from fiber.model import Interface, ListenAddress
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.in_pod import JOB_VARIABLE
 
-__all__ = ["choose", "is_outside", "source_address"]
-
 
 def source_address(host: str, port: int) -> str | None:
     """Return this host's source address for connections to another; no packet is sent."""

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     import socket
     from typing import BinaryIO
 
-__all__ = ["K8sBackend"]
 
 log = logging.getLogger("fiber")
 

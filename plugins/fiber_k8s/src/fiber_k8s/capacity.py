@@ -15,8 +15,6 @@ from fiber.model import Capacity
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.flow_control import RetryWindow
 
-__all__ = ["ClusterCapacity", "allocatable", "requested", "totals"]
-
 
 def allocatable(node: Mapping[str, Any]) -> dict[str, float]:
     """Return a node's allocatable resources by name: CPUs, bytes, or devices."""

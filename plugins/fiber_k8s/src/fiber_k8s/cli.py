@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import click
 
-__all__ = ["command"]
-
 
 @click.group("k8s", short_help="Things of Kubernetes alone.")
 def command() -> None:

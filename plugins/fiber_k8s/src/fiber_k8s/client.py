@@ -25,8 +25,6 @@ from fiber_k8s.config import K8sConfig
 from fiber_k8s.connection import Connection, connect
 from fiber_k8s.timing import K8sTiming
 
-__all__ = ["ApiError", "Client", "advice", "is_transient", "missing_account", "status_message"]
-
 _SAFE = frozenset({"GET", "DELETE"})
 #: of bodies that are no plain JSON; a PATCH is one of RFC 7386
 _CONTENT_TYPES = {"PATCH": "application/merge-patch+json"}

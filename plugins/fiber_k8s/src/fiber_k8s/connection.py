@@ -16,8 +16,6 @@ from fiber_k8s.config import K8sConfig
 from fiber_k8s.in_pod import OwnPod, pod_evidence, read_own_pod
 from fiber_k8s.timing import K8sTiming
 
-__all__ = ["Connection", "connect", "kubeconfig_files"]
-
 #: connections in the pool; more concurrent calls wait for one
 _CONNECTIONS = 32
 

@@ -37,7 +37,6 @@ from fiber_k8s.rbac import DEFAULT_ACCOUNT, GANG_GROUPS, RULES, Right, Rule, gan
 if TYPE_CHECKING:
     from fiber.abc import Backend
 
-__all__ = ["run_checks"]
 
 #: by which clocks may differ: certificates of a run are valid from five minutes before
 _MAX_SKEW = dt.timedelta(minutes=4)

@@ -21,8 +21,6 @@ from fiber.model import Job, JobSpec, JobState, Volume
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.pod_exec import execute
 
-__all__ = ["copy"]
-
 log = logging.getLogger("fiber")
 
 #: mount path of a claim

@@ -10,9 +10,6 @@ from collections.abc import Callable, Iterator
 
 from fiber.model import Timing
 
-__all__ = ["RateLimiter", "RetryWindow", "backoff"]
-
-
 log = logging.getLogger("fiber")
 
 

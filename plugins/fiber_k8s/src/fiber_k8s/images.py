@@ -26,8 +26,6 @@ from fiber.images import file_of, repository_for
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.registries import Cluster, Registry, advice, detect_registry, load_command, registry
 
-__all__ = ["ENGINES", "Engine", "EngineError", "find_engine", "known_hosts", "prepare"]
-
 #: in the order in which they are looked for
 ENGINES = ("docker", "podman", "buildah")
 _ID = 12

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from fiber._base import values
 
-__all__ = ["JOB_VARIABLE", "SERVICE_ACCOUNT", "OwnPod", "pod_evidence", "read_own_pod"]
-
 #: variable set in the pods of jobs: these inherit their parent's settings, and run elsewhere
 JOB_VARIABLE = "_FIBER_K8S"
 #: the folder with a pod's credentials

@@ -45,9 +45,6 @@ from fiber_k8s.status import (
 )
 from fiber_k8s.submission import JobSubmitter
 
-__all__ = ["PodLifecycle", "StuckPods", "is_scaling_up", "latest_messages"]
-
-
 #: event reasons of autoscalers that add a node for a pod: Cluster Autoscaler's, and Karpenter's
 _SCALING = frozenset({"TriggeredScaleUp", "Nominated"})
 #: event reasons of kubelets and controllers for which a container is not made; others, such as

@@ -21,10 +21,7 @@ import urllib3
 from fiber.exceptions import BackendError
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.flow_control import backoff
-from fiber_k8s.manifest import CONTAINER
-
-__all__ = ["LogCursor", "follow", "last_lines"]
-
+from fiber_k8s.names import CONTAINER
 
 #: a line's timestamp, in the node's time zone; not all kubelets write trailing zeros
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")

@@ -26,20 +26,6 @@ from fiber_k8s.in_pod import JOB_VARIABLE
 from fiber_k8s.names import CONTAINER, PREFIX, label_value, unique_name
 from fiber_k8s.pod_group import PodGroup
 
-__all__ = [
-    "CONTAINER",
-    "KEY",
-    "PRIVATE",
-    "RUN_VOLUME",
-    "Inherited",
-    "PodContext",
-    "inherit",
-    "manifest",
-    "merge_template",
-    "read_template",
-]
-
-
 _KINDS = ("Pod", "PodTemplate")
 #: merge keys of lists, as of strategic merge patches
 _KEYS = {

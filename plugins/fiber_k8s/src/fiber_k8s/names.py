@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import secrets
 
-__all__ = ["CONTAINER", "PREFIX", "label_value", "object_name", "unique_name"]
-
 #: prefix of the keys of Fiber's labels and annotations
 PREFIX = "fiber/"
 #: the container that runs a job

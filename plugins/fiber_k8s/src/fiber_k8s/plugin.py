@@ -20,7 +20,6 @@ from fiber_k8s.in_pod import pod_evidence
 if TYPE_CHECKING:
     import click
 
-__all__ = ["CAPABILITIES", "NAME"]
 
 NAME = "k8s"
 

@@ -20,10 +20,8 @@ from typing import BinaryIO
 from fiber.backend_parts.standard_streams import pieces, write_all
 from fiber.exceptions import BackendError, BackendUnavailableError
 from fiber_k8s.client import Client
-from fiber_k8s.manifest import CONTAINER
+from fiber_k8s.names import CONTAINER
 from fiber_k8s.websocket_client import WebSocket, open_websocket
-
-__all__ = ["execute", "exit_code_of", "kill_processes"]
 
 log = logging.getLogger("fiber")
 

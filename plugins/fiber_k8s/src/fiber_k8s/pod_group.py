@@ -20,8 +20,6 @@ from fiber_k8s.config import K8sConfig
 from fiber_k8s.names import unique_name
 from fiber_k8s.rbac import GANG_GROUPS
 
-__all__ = ["PodGroup", "PodGroups"]
-
 
 @attrs.frozen(kw_only=True)
 class PodGroup:

@@ -19,8 +19,6 @@ from fiber.exceptions import BackendError, BackendUnavailableError
 from fiber_k8s.client import Client
 from fiber_k8s.websocket_client import WebSocket, open_websocket
 
-__all__ = ["PortForwarder"]
-
 log = logging.getLogger("fiber")
 
 _PROTOCOL = "v4.channel.k8s.io"

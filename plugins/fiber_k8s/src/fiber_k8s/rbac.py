@@ -8,20 +8,6 @@ from collections.abc import Collection, Iterable, Sequence
 
 import attrs
 
-__all__ = [
-    "ACCOUNT",
-    "DEFAULT_ACCOUNT",
-    "GANG_GROUPS",
-    "NODES",
-    "RULES",
-    "Right",
-    "Rule",
-    "gang_rules",
-    "grant",
-    "manifests",
-    "rights",
-]
-
 
 @attrs.frozen(kw_only=True)
 class Rule:

@@ -22,17 +22,6 @@ from fiber_k8s.config import K8sConfig
 from fiber_k8s.connection import kubeconfig_files
 from fiber_k8s.in_pod import pod_evidence
 
-__all__ = [
-    "Cluster",
-    "Registry",
-    "RegistryKind",
-    "advice",
-    "configured_cluster",
-    "detect_registry",
-    "load_command",
-    "registry",
-]
-
 
 class RegistryKind(enum.Enum):
     """Kind of a registry, by its host."""

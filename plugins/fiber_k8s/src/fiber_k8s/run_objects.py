@@ -23,17 +23,6 @@ from fiber_k8s.client import ApiError, Client
 from fiber_k8s.flow_control import RetryWindow
 from fiber_k8s.names import PREFIX, label_value, object_name
 
-__all__ = [
-    "CONTAINER",
-    "LEASES",
-    "OWNER",
-    "RENEWALS",
-    "RunObjects",
-    "lease_body",
-    "owner_reference",
-    "secret_body",
-]
-
 log = logging.getLogger("fiber")
 
 #: group and version of Leases

@@ -20,24 +20,7 @@ from fiber._agent.supervisor.jobs import signal_name
 from fiber.backend_parts.containers import failed
 from fiber.backend_parts.first import last_word
 from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
-from fiber_k8s.manifest import CONTAINER
-from fiber_k8s.names import PREFIX
-
-__all__ = [
-    "PendingCause",
-    "as_killed",
-    "deleted_status",
-    "grace_left",
-    "has_ended",
-    "has_running_container",
-    "is_creating_container",
-    "is_terminating",
-    "job_of",
-    "lost_status",
-    "parse_time",
-    "pending_cause",
-    "status_of",
-]
+from fiber_k8s.names import CONTAINER, PREFIX
 
 _START_FAILED = 127
 _KILLED = -int(signal.SIGKILL)

@@ -27,8 +27,6 @@ from fiber_k8s.rbac import ACCOUNT
 from fiber_k8s.run_objects import RunObjects, owner_reference, secret_body
 from fiber_k8s.status import job_of
 
-__all__ = ["JobSubmitter"]
-
 #: pods that are created before the rate limit holds
 _BURST = 100
 #: ports for streams: below the ephemeral ports of systems

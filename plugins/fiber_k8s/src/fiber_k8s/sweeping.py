@@ -31,8 +31,6 @@ from fiber_k8s.names import PREFIX
 from fiber_k8s.run_objects import CONTAINER, LEASES, OWNER, RENEWALS
 from fiber_k8s.status import has_ended, has_running_container, parse_time, status_of
 
-__all__ = ["LifeSign", "SweepResult", "Sweeper", "expired", "life_sign", "sweep_finished"]
-
 log = logging.getLogger("fiber")
 
 _MANAGED = "app.kubernetes.io/managed-by=fiber"

@@ -24,8 +24,6 @@ from fiber_k8s.client import ApiError, Client
 from fiber_k8s.flow_control import RetryWindow, backoff
 from fiber_k8s.names import PREFIX
 
-__all__ = ["Watch"]
-
 log = logging.getLogger("fiber")
 
 _PAGE = 500

@@ -23,7 +23,6 @@ from fiber_k8s.connection import Connection
 if TYPE_CHECKING:
     from websockets.frames import Frame
 
-__all__ = ["WebSocket", "open_websocket"]
 
 #: most bytes read at once
 _CHUNK = 64 * 2**10

@@ -8,8 +8,6 @@ from fiber.backend_parts import address
 from fiber.model import Interface, ListenAddress, Peers
 from fiber_ssh.config import SshConfig
 
-__all__ = ["ADDRESS_VARIABLE", "UNREACHABLE", "listen_address"]
-
 #: environment variable of jobs: the address at which other hosts reach theirs
 ADDRESS_VARIABLE = "_FIBER_SSH_ADDRESS"
 #: its value where no other host reaches it: jobs listen on loopback alone

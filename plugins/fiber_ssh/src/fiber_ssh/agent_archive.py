@@ -9,8 +9,6 @@ import re
 import zipfile
 from importlib import resources
 
-__all__ = ["agent_archive", "loader_source"]
-
 #: what is run there; the last three are imported where they are needed, and by another name
 _ROOTS = (
     "fiber_ssh.remote.__main__",

@@ -20,8 +20,6 @@ from fiber_ssh.log_follow import LogFollower, LogFollowers
 from fiber_ssh.remote.wire import JOIN, Data, Message, decoder, pack
 from fiber_ssh.timing import SshTiming
 
-__all__ = ["AgentLink", "LeaseExpiredError", "Request"]
-
 log = logging.getLogger("fiber")
 
 

@@ -35,8 +35,6 @@ from fiber_ssh.log_follow import log_lines
 from fiber_ssh.scheduler import JobScheduler, find_job, query_all
 from fiber_ssh.submission import Submission, read_record
 
-__all__ = ["SshBackend"]
-
 log = logging.getLogger("fiber")
 
 

@@ -22,8 +22,6 @@ from fiber_ssh.routes import Router
 from fiber_ssh.scheduler import JobScheduler
 from fiber_ssh.submission import Submission
 
-__all__ = ["run_checks"]
-
 _CODE = "import socket; print(socket.gethostname())"
 
 

@@ -7,8 +7,6 @@ from typing import Literal
 
 from fiber._base import values
 
-__all__ = ["LEASE", "SshConfig"]
-
 #: default of the setting ``lease``, in seconds
 LEASE = 30.0
 

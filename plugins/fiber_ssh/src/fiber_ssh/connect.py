@@ -22,9 +22,6 @@ from fiber_ssh.config import SshConfig
 from fiber_ssh.hosts import Host
 from fiber_ssh.ssh_config import SshOptions, look_up
 
-__all__ = ["CONNECTION_ERRORS", "Connection", "KnownHosts", "connect", "ssh_options"]
-
-
 log = logging.getLogger("fiber")
 
 

@@ -19,16 +19,6 @@ from fiber_ssh.agent_archive import agent_archive, loader_source
 from fiber_ssh.connect import CONNECTION_ERRORS
 from fiber_ssh.shell_command import MARKER, command_line, python_command
 
-__all__ = [
-    "CommandResult",
-    "HostInfo",
-    "explain_end",
-    "open_agent",
-    "open_session",
-    "run",
-    "stderr_text",
-]
-
 _MAX_GREETING = 256 * 1024
 
 

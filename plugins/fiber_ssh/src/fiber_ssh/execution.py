@@ -24,8 +24,6 @@ from fiber_ssh.connect import CONNECTION_ERRORS
 from fiber_ssh.exec_channel import open_session, run
 from fiber_ssh.shell_command import command_line, environment_file
 
-__all__ = ["execute"]
-
 _PIECE = 64 * 1024
 
 

@@ -21,8 +21,6 @@ from fiber_ssh.hosts import Host
 from fiber_ssh.remote.wire import Data, pack
 from fiber_ssh.shell_command import MARKER, command_line
 
-__all__ = ["FileEntry", "FileSender", "find_files"]
-
 _PIECE = 256 * 1024
 
 

@@ -33,8 +33,6 @@ from fiber_ssh.placement import HostCapacity, slots_of
 from fiber_ssh.streams import Streams
 from fiber_ssh.timing import SshTiming
 
-__all__ = ["HostState", "HostStates", "LeaseMonitor", "incompatibility"]
-
 
 def incompatibility(
     info: HostInfo, host: str, fiber: str, python: tuple[int, int] | None = None

@@ -13,8 +13,6 @@ import attrs
 from fiber.exceptions import ConfigError
 from fiber_ssh.config import SshConfig
 
-__all__ = ["Host", "read_hosts"]
-
 _KEYS = ("slots", "address", "user", "port", "key", "python", "directory", "gpus")
 _SECRET = ("password", "passphrase", "passwd")
 

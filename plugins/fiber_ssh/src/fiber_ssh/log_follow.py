@@ -13,8 +13,6 @@ from fiber.backend_parts.logfile import split_lines
 from fiber.exceptions import BackendError
 from fiber_ssh.remote.wire import Data, Message
 
-__all__ = ["LogFollower", "LogFollowers", "log_lines"]
-
 
 @attrs.define(eq=False)
 class LogFollower:

@@ -9,8 +9,6 @@ import attrs
 from fiber.exceptions import ResourceError
 from fiber.model import ResourceRequest
 
-__all__ = ["HostCapacity", "choose", "slots_of", "waiting_for"]
-
 # sums of fractions of CPUs are not exact
 _EPSILON = 1e-9
 

@@ -15,8 +15,6 @@ from fiber.model import (
 from fiber_ssh.address import listen_address
 from fiber_ssh.config import SshConfig
 
-__all__ = ["CAPABILITIES", "NAME"]
-
 NAME = "ssh"
 
 CAPABILITIES = Capabilities(

@@ -18,8 +18,6 @@ from fiber_ssh.config import SshConfig
 from fiber_ssh.exec_channel import run
 from fiber_ssh.streams import stream_refusal
 
-__all__ = ["Route", "Router"]
-
 log = logging.getLogger("fiber")
 
 _LOOPBACK = "127.0.0.1"

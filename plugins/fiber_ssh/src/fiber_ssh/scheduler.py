@@ -39,9 +39,6 @@ from fiber_ssh.routes import Route, Router
 from fiber_ssh.submission import Submission, lost, read_record, submit_fields
 from fiber_ssh.timing import SshTiming
 
-__all__ = ["JobScheduler", "find_job", "query_all"]
-
-
 log = logging.getLogger("fiber")
 
 #: jobs that are remembered after their end, so that their hosts are known when logs are read

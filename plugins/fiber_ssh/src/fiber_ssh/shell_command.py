@@ -7,8 +7,6 @@ import shlex
 import zlib
 from collections.abc import Mapping, Sequence
 
-__all__ = ["MARKER", "command_line", "environment_file", "python_command", "quote"]
-
 #: line that a marked command writes to both streams before its program runs: output before it comes
 #: from the start-up files of the user's shell
 MARKER = b"fiber-ssh:\n"

@@ -25,8 +25,6 @@ import attrs
 
 from fiber.exceptions import ConfigError
 
-__all__ = ["SshOptions", "look_up"]
-
 log = logging.getLogger("fiber")
 
 _DEPTH = 16

@@ -12,8 +12,6 @@ import paramiko
 from fiber.exceptions import BackendUnavailableError
 from fiber_ssh.connect import CONNECTION_ERRORS
 
-__all__ = ["Streams", "stream_refusal"]
-
 _LOOPBACK = "127.0.0.1"
 _PIECE = 256 * 1024
 #: a port without a listener: sshd reports a refused connection, or that it is not allowed to dial

@@ -18,8 +18,6 @@ from fiber_ssh.exec_channel import HostInfo
 from fiber_ssh.hosts import Host
 from fiber_ssh.routes import Route
 
-__all__ = ["Submission", "lost", "read_record", "submit_fields"]
-
 
 @attrs.define(eq=False)
 class Submission:

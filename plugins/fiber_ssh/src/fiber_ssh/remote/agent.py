@@ -33,8 +33,6 @@ from fiber_ssh.remote.kernel import bound_port, clock, complain, kill_marked
 from fiber_ssh.remote.runs import LEASE, Job, Run, directory_for, environ_of, load_runs, spec_of
 from fiber_ssh.remote.wire import Message
 
-__all__ = ["Agent"]
-
 #: seconds for an owner whose connection was closed: a link that is cut closes none, and who lives
 #: dials again at once
 _RETURN = 10.0

@@ -12,8 +12,6 @@ from fiber._base.threads import Loop
 from fiber_ssh.remote.runs import Job, LogReader, offset_of_tail
 from fiber_ssh.remote.wire import Data, Message, decoder, pack
 
-__all__ = ["Connection", "Follower"]
-
 #: output that is on its way to a program that has not said that it took it
 _WINDOW = 512 * 1024
 _ENOUGH = 256 * 1024

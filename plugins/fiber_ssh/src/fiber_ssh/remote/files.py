@@ -16,8 +16,6 @@ from typing import Any, BinaryIO
 from fiber.backend_parts.liveness import Liveness, lock, sweep
 from fiber_ssh.remote.wire import Data, Message, decoder
 
-__all__ = ["receive_files"]
-
 #: seconds after which content that no run has asked for is removed
 _UNUSED = 30 * 24 * 3600.0
 _PIECE = 1 << 20

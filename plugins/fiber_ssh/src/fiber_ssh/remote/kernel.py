@@ -9,14 +9,6 @@ import socket
 import time
 from collections.abc import Iterable, Iterator
 
-__all__ = [
-    "MARK",
-    "bound_port",
-    "clock",
-    "complain",
-    "kill_marked",
-]
-
 #: environment variable that every process of a job has, by which what is left of it is found
 MARK = "_FIBER_SSH_JOB"
 

@@ -13,8 +13,6 @@ import threading
 import time
 from typing import BinaryIO
 
-__all__ = ["main"]
-
 _SOCKET = "agent.sock"
 _TRIES = 20
 

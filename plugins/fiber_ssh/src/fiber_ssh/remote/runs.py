@@ -21,21 +21,6 @@ from fiber._base import values
 from fiber.model import JobSpec, ProcessStatus
 from fiber_ssh.remote.kernel import MARK, complain, kill_marked
 
-__all__ = [
-    "LEASE",
-    "Job",
-    "LogReader",
-    "LogSink",
-    "Run",
-    "directory_for",
-    "environ_of",
-    "load_runs",
-    "offset_of_tail",
-    "pieces",
-    "spec_of",
-]
-
-
 _HEAD = struct.Struct("!BI")
 _CHUNK = 64 * 1024
 

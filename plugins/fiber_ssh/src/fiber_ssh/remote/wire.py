@@ -13,8 +13,6 @@ from typing import Any
 from fiber._agent.supervisor.messages import Decoder
 from fiber.exceptions import WireError
 
-__all__ = ["JOIN", "Data", "Message", "decoder", "pack"]
-
 Message = dict[str, Any]
 
 _HEADER = struct.Struct("!IB")
