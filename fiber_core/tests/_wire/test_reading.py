@@ -112,7 +112,7 @@ def test_a_thread_that_reads_learns_of_the_end(client, listening, end):
 
 
 def test_who_waits_looks_before_it_sleeps_unless_that_was_in_vain(client, listening, monkeypatch):
-    reading, waits, answering = client._reading, [], threading.Event()
+    reading, waits = client._reading, []
     poll = reading._poll.poll
 
     def noted(milliseconds):
@@ -136,9 +136,13 @@ def test_who_waits_looks_before_it_sleeps_unless_that_was_in_vain(client, listen
         waits.clear()
         assert not ask(client, 0).wait(0.01)
         assert len(waits) == 1
+    # behind the answers to those
+    assert ask(client, 0).wait(TIMEOUT)
     reading._looks.found()
     monkeypatch.setattr(reading_module, "give_way", answered)
-    listening.reactor.call_soon(lambda: answering.wait(TIMEOUT))
+    held, answering = threading.Event(), threading.Event()
+    listening.reactor.call_soon(lambda: held.set() or answering.wait(TIMEOUT))
+    assert held.wait(TIMEOUT)
     waits.clear()
     assert ask(client, 0).wait(TIMEOUT)
     assert set(waits) == {0}
