@@ -45,7 +45,11 @@ if TYPE_CHECKING:
 
 
 class DockerBackend(Backend):
-    """Backend that runs jobs as containers of one engine, to which it connects at the first job."""
+    """Backend that runs jobs as containers of one engine.
+
+    Args:
+        context: settings and run; the engine is connected to at the first job.
+    """
 
     name = "docker"
 

@@ -56,7 +56,12 @@ class MissingImageError(SubmitError):
 
 
 class Client:
-    """Client of one engine; connects on first use, thread-safe."""
+    """Client of one engine; connects on first use, thread-safe.
+
+    Args:
+        config: names the engine; else the docker command's own.
+        timing: durations.
+    """
 
     def __init__(self, config: DockerConfig, timing: DockerTiming = DockerTiming()) -> None:
         self._config = config
@@ -251,7 +256,12 @@ class Client:
     # -- the engine
 
     def call(self, action: str, function: Callable[[Any], Any]) -> Any:
-        """Any other call of the SDK."""
+        """Any other call of the SDK.
+
+        Args:
+            action: the request as a phrase, for messages.
+            function: called with the SDK's client.
+        """
         with self.translate_errors(action):
             return function(self.api)
 
@@ -281,7 +291,12 @@ def close_stream(stream: Any) -> None:
 
 
 def log_lines(client: Client, pieces: Any) -> Iterator[str]:
-    """Yield the lines of a stream of output, without their newlines; it is closed in the end."""
+    """Yield the lines of a stream of output, without their newlines.
+
+    Args:
+        client: translates errors of the stream.
+        pieces: the stream; closed at the end, or when the caller has enough.
+    """
     try:
         with client.translate_errors("go on with logs"):
             for line in split_lines(pieces):

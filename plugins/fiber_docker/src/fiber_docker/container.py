@@ -80,7 +80,15 @@ class ContainerSpec:
 def container_spec(
     spec: JobSpec, config: DockerConfig, context: ContainerContext, *, wrapped: bool = True
 ) -> ContainerSpec:
-    """Specify the container of a job; not ``wrapped`` for a program in an image without Python."""
+    """Specify the container of a job.
+
+    Args:
+        spec: the job.
+        config: settings.
+        context: options that do not come from the spec.
+        wrapped: False to run a program that is not Fiber's as the first process itself, for images
+            without Python.
+    """
     argv, stdin, env = _program(spec, config, context, wrapped=wrapped)
     env[ENGINE_VARIABLE] = NO_ENGINE if context.engine_socket is None else SHARED_ENGINE
     if spec.entry is not None:

@@ -32,7 +32,13 @@ class _WaitingJob:
 
 
 class Devices:
-    """Devices of the engine's machine and their allocation to jobs; thread-safe."""
+    """Devices of the engine's machine and their allocation to jobs; thread-safe.
+
+    Args:
+        client: the engine.
+        providers: installed resource providers by kind.
+        python: the Python of images, for probes.
+    """
 
     def __init__(
         self, client: Client, providers: Mapping[str, ResourceProvider], python: str

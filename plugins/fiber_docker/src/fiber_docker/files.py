@@ -17,7 +17,12 @@ _MOUNT = "/volume"
 
 
 def copy(client: Client, src: str, dst: str) -> None:
-    """Copy a file or folder to or from a volume: one of both paths is ``VOLUME:PATH``.
+    """Copy a file or folder to or from a volume.
+
+    Args:
+        client: the engine.
+        src: a path of this host, or ``volume:path``.
+        dst: as ``src``; one of both is on a volume.
 
     Raises:
         BackendError: neither is on a volume, or both, or the source is not there.

@@ -17,7 +17,13 @@ from fiber_docker.config import DockerConfig
 
 
 class Images:
-    """The images of one engine; thread-safe."""
+    """The images of one engine; thread-safe.
+
+    Args:
+        client: the engine.
+        config: when to pull, and where to push.
+        report: called with lines of progress; stderr by default.
+    """
 
     def __init__(
         self, client: Client, config: DockerConfig, report: Callable[[str], None] | None = None
@@ -69,9 +75,12 @@ class Images:
         return False
 
     def build(self, folder: str) -> str | None:
-        """Build, tag and, where a registry is set, push the image of a folder or Dockerfile; its name.
+        """Build, tag and, where a registry is set, push the image of a folder; its name.
 
         None where the folder has no Dockerfile.
+
+        Args:
+            folder: the folder, or the Dockerfile in it that is meant.
 
         Raises:
             AmbiguousImageError: it has several.

@@ -68,6 +68,16 @@ class JobStarter:
     """Starts and removes the jobs of one backend; thread-safe.
 
     Containers are created by one set of threads and started or removed by another.
+
+    Args:
+        backend: name of the backend.
+        client: the engine.
+        config: settings.
+        feed: statuses of jobs are published to it.
+        images: pulls images.
+        devices: grants devices.
+        timing: durations.
+        partial_line: seconds for which the beginning of a line is kept back.
     """
 
     def __init__(
@@ -451,6 +461,13 @@ def _start_container(
 ) -> None:
     """Send a created container its files and standard input, forward its output, and start it.
 
+    Args:
+        client: the engine.
+        spec: the job.
+        container: its container, which exists.
+        forward: makes the forwarder of its output, called before the start, since the container
+            may end before the engine has answered.
+
     Raises:
         SubmitError: its first program cannot be started.
     """
@@ -461,7 +478,6 @@ def _start_container(
         client.start(container.name, spec.name)
         return
     stream = client.attach(container.name, stdin=bool(container.stdin), output=shown)
-    # before the start: the container may end before the engine has answered
     forwarder = forward(stream) if shown else None
     try:
         client.start(container.name, spec.name)
@@ -496,7 +512,12 @@ def _advice(error: BackendError, spec: JobSpec, config: DockerConfig, image: str
 
 
 class Terminator:
-    """Terminates containers, with a thread (``fiber-docker-grace``) for each."""
+    """Terminates containers, with a thread (``fiber-docker-grace``) for each.
+
+    Args:
+        client: the engine.
+        handler_check: seconds between two checks whether a first process handles signals yet.
+    """
 
     def __init__(self, client: Client, handler_check: float) -> None:
         self._client = client

@@ -27,7 +27,12 @@ def master_identity() -> str:
 
 
 def sweep(client: Client, owner: str) -> list[str]:
-    """Remove the containers of masters that are proven to be dead; returns their names."""
+    """Remove the containers of masters that are proven to be dead; returns their names.
+
+    Args:
+        client: the engine.
+        owner: value of the label ``fiber.owner``.
+    """
     found = {
         # one that is being removed has no name any more
         str((item.get("Names") or [item["Id"]])[0]).lstrip("/"): item

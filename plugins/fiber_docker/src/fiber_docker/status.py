@@ -130,7 +130,13 @@ def ended_before_start(signum: int) -> JobStatus:
 
 
 def from_inspect(found: Mapping[str, Any], report: str = "", host: str | None = None) -> JobStatus:
-    """The status of a container that was inspected."""
+    """The status of a container that was inspected.
+
+    Args:
+        found: what the engine answered.
+        report: content of its exit file.
+        host: the engine's name.
+    """
     state = found.get("State", {})
     status = str(state.get("Status", ""))
     error = str(state.get("Error") or "")

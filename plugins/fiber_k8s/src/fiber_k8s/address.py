@@ -46,6 +46,12 @@ def choose(
     In a pod it is the source address of connections to the cluster's API: pods of a cluster reach
     each other there, however many networks a pod has.
 
+    Args:
+        config: settings.
+        environ: of this process.
+        interfaces: of this host.
+        source: returns the source address for a host and a port.
+
     Raises:
         BackendError: this host has no address; the text says what to set.
     """

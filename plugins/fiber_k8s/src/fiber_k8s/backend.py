@@ -55,7 +55,11 @@ _MANAGED = "app.kubernetes.io/managed-by=fiber"
 
 
 class K8sBackend(Backend):
-    """Runs jobs as pods of one cluster, in one namespace; makes no request before the first job."""
+    """Runs jobs as pods of one cluster, in one namespace.
+
+    Args:
+        context: settings and run; no request is made before the first job.
+    """
 
     name = "k8s"
 

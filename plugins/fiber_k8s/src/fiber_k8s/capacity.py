@@ -63,7 +63,12 @@ def _numbers(amounts: Mapping[str, str | float] | None) -> dict[str, Any]:
 
 
 class ClusterCapacity:
-    """The nodes' allocatable resources, where they may be listed; thread-safe."""
+    """The nodes' allocatable resources, where they may be listed; thread-safe.
+
+    Args:
+        client: the cluster.
+        providers: resource providers of devices, by kind.
+    """
 
     def __init__(self, client: Client, providers: Mapping[str, ResourceProvider]) -> None:
         self._client = client

@@ -109,7 +109,12 @@ def is_transient(status: int, message: str) -> bool:
 
 
 class Client:
-    """Client of one cluster, as one user, in one namespace; thread-safe, connected on first use."""
+    """A client of one cluster, as one user, in one namespace; thread-safe, connected on first use.
+
+    Args:
+        config: names the cluster and namespace; else kubectl's current ones, or the own pod's.
+        timing: durations of the run.
+    """
 
     def __init__(self, config: K8sConfig, timing: Timing = Timing()) -> None:
         self._config = config
@@ -142,6 +147,9 @@ class Client:
         """Read the configuration again after the cluster refused its credentials.
 
         Login plugins do not always say when the credentials that they give expire.
+
+        Args:
+            refused: the connection whose credentials were refused.
 
         Returns:
             False where they were read a moment ago, so that a retry is in vain.
@@ -303,7 +311,14 @@ class Client:
     ) -> dict[str, Any] | None:
         """Create an object with a unique name; return it as the cluster has it.
 
-        Retried for a while where the cluster is not reachable or busy, and it ``is_needed`` still.
+        Retried for a while where the cluster is not reachable or busy.
+
+        Args:
+            kind: resource, in plural such as ``pods``.
+            body: the object.
+            what: the call in words, for messages.
+            group: API group and version.
+            is_needed: called before each retry; False ends them.
 
         Returns:
             None where an earlier try had created it, but its response was lost.

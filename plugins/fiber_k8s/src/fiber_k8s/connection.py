@@ -124,6 +124,9 @@ def _tls_context(configuration: Any) -> ssl.SSLContext:
     Since Python 3.13 certificates are refused that lack key identifiers, as those of Amazon's clusters
     and of others do.
 
+    Args:
+        configuration: the official client's; the files that it names are read.
+
     Raises:
         OSError: one cannot be read, or makes no sense.
     """

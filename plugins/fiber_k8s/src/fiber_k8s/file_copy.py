@@ -56,7 +56,15 @@ with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
 def copy(
     backend: Backend, client: Client, python: str, image: str | None, src: str, dst: str
 ) -> None:
-    """Copy a file or folder; one of both paths is ``NAME:PATH``, of a claim or a job's pod.
+    """Copy a file or folder.
+
+    Args:
+        backend: creates the pod that mounts a claim.
+        client: the cluster.
+        python: the Python of images.
+        image: of that pod.
+        src: a path of this host, or ``NAME:PATH`` with the name of a claim or a job's pod.
+        dst: as ``src``; one of both is in the cluster.
 
     Raises:
         BackendError: neither is in the cluster, or both, or the source is not there.

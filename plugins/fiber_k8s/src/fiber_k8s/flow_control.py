@@ -14,7 +14,13 @@ log = logging.getLogger("fiber")
 
 
 def backoff(first: float, most: float, tries: int | None = None) -> Iterator[float]:
-    """Yield the seconds to wait before each retry: exponential, with a jitter of 20 %."""
+    """Yield the seconds to wait before each retry: exponential, with a jitter of 20 %.
+
+    Args:
+        first: the first wait.
+        most: the longest wait.
+        tries: number of waits; None for no end.
+    """
     wait, done = first, 0
     while tries is None or done < tries:
         # with a jitter, so that clients which were refused together do not return together
@@ -29,6 +35,10 @@ class RetryWindow:
     It is as long as the core waits for any platform. The backend retries by itself where the core
     cannot: only the backend knows a pod's name, by which it sees whether an earlier try created it,
     and a program's first list comes before the core knows that the platform ever answered.
+
+    Args:
+        what: the call in words, for messages: "the cluster cannot be asked to …".
+        timing: durations of the run.
     """
 
     def __init__(self, what: str, timing: Timing) -> None:
@@ -38,7 +48,11 @@ class RetryWindow:
         self._has_noticed = False
 
     def allows(self, error: Exception) -> bool:
-        """Return whether the call may be tried again."""
+        """Return whether the call may be tried again.
+
+        Args:
+            error: of the last try.
+        """
         lasted = time.monotonic() - self._began
         left = self._timing.outage - lasted
         if lasted >= self._timing.outage_notice and not self._has_noticed:
@@ -48,7 +62,14 @@ class RetryWindow:
 
 
 class RateLimiter:
-    """Token bucket; thread-safe."""
+    """Token bucket; thread-safe.
+
+    Args:
+        burst: size of the bucket: calls that pass without a wait.
+        rate: tokens added a second.
+        clock: monotonic seconds.
+        sleep: waits for some seconds.
+    """
 
     def __init__(
         self,

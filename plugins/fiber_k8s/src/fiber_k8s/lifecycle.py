@@ -66,7 +66,12 @@ _KEY = "slow"
 
 
 def is_scaling_up(client: Client, pod: str) -> bool:
-    """True where an autoscaler adds a node for a pod, by an event of the last minutes."""
+    """True where an autoscaler adds a node for a pod, by an event of the last minutes.
+
+    Args:
+        client: the cluster.
+        pod: name of the pod.
+    """
     try:
         found = _events(client, f"involvedObject.name={pod}")
     except BackendError:
@@ -79,7 +84,11 @@ def is_scaling_up(client: Client, pod: str) -> bool:
 
 
 def latest_messages(events: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return why containers are not made: the latest ``REASON: MESSAGE`` by the pod's name; pure."""
+    """Return why containers are not made, ``REASON: MESSAGE`` by the pod's name, the latest; pure.
+
+    Args:
+        events: as the API returned them; those of other reasons are left out.
+    """
     found: dict[str, str] = {}
     for one in sorted((one for one in events if one.get("reason") in _STUCK), key=_time):
         name = str((one.get("involvedObject") or {}).get("name"))
@@ -92,6 +101,11 @@ class StuckPods:
 
     One list is for all of them, after waits that double. It only adds a message to their statuses:
     missing volumes and networks are often there in the end, so no pod is given up for it.
+
+    Args:
+        client: the cluster.
+        timers: delayed calls.
+        publish: called with the job and its status with an event's message.
     """
 
     def __init__(
@@ -184,7 +198,19 @@ _FOR_EVER = (
 
 
 class PodLifecycle:
-    """Publishes the statuses of pods, and deletes those that have ended; thread-safe."""
+    """Publishes the statuses of pods, and deletes those that have ended; thread-safe.
+
+    Args:
+        backend: name of the backend.
+        client: the cluster.
+        config: settings.
+        feed: receives statuses.
+        submitter: the jobs submitted here, and threads for slow calls.
+        gangs: pod groups; called for members whose pods are gone.
+        capacity: what nodes have.
+        timers: delayed calls.
+        on_foreign_deletion: called with the run id of a pod that another client deletes.
+    """
 
     def __init__(
         self,
@@ -317,7 +343,12 @@ class PodLifecycle:
                 self._submitter.run_soon(functools.partial(self._delete, job_id))
 
     def remove_all(self, selector: str, timeout: float) -> None:
-        """Delete pods and wait until they are gone, so that none of their processes is left."""
+        """Delete pods and wait until they are gone, so that none of their processes is left.
+
+        Args:
+            selector: labels, ``KEY=VALUE,…``.
+            timeout: seconds to wait.
+        """
         labels = dict(pair.split("=", 1) for pair in selector.split(","))
         with self._changed:
             existing = self._remaining(labels)

@@ -115,7 +115,15 @@ def follow(
     to_the_end: bool = False,
     has_ended: Callable[[], bool] = lambda: True,
 ) -> Iterator[str]:
-    """Return an iterator of a log's lines; the call itself decides where it begins."""
+    """Return an iterator of a log's lines; the call itself decides where it begins.
+
+    Args:
+        client: the cluster.
+        pod: its name.
+        tail: only the last so many of those there are.
+        to_the_end: go on until the container has ended.
+        has_ended: returns whether the container has ended.
+    """
     if not to_the_end:
         return _lines(client, pod, {"tailLines": tail})
     cursor = LogCursor()

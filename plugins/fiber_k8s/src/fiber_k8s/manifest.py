@@ -316,6 +316,11 @@ class PodContext:
 def manifest(spec: JobSpec, config: K8sConfig, context: PodContext) -> dict[str, Any]:
     """Return the body of a job's pod.
 
+    Args:
+        spec: the job.
+        config: settings.
+        context: everything else.
+
     Raises:
         SubmitError: the parent's pod has no container of the configured name.
     """

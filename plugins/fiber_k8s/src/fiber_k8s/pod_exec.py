@@ -87,8 +87,12 @@ def kill_processes(
 ) -> None:
     """Send SIGKILL to all processes of a pod but its first one, which ends after them.
 
-    Where exec is not allowed, or the pod does not run, its deletion alone ends them. It runs on
-    another thread, which is waited for a few seconds.
+    Where exec is not allowed, or the pod does not run, its deletion alone ends them.
+
+    Args:
+        client: the cluster.
+        pod: its name.
+        run_soon: runs a call on another thread, which is waited for a few seconds.
     """
     over = threading.Event()
 

@@ -30,7 +30,11 @@ _DATA, _ERROR = 0, 1
 
 
 class PortForwarder:
-    """The port-forward streams of one backend, and their reactor's thread; thread-safe."""
+    """The port-forward streams of one backend, and their reactor's thread; thread-safe.
+
+    Args:
+        client: the cluster.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -118,7 +118,12 @@ def is_allowed(
 
 
 def listen(patience: float = 120.0, timeout: float = 10.0) -> None:
-    """Report a port, and answer connections to it until none comes for some time."""
+    """Report a port, and answer connections to it until none comes for some time.
+
+    Args:
+        patience: seconds to wait for a connection.
+        timeout: seconds for its answer to be taken.
+    """
     if socket.has_dualstack_ipv6():
         server = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
     else:

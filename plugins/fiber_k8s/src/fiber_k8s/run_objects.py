@@ -39,6 +39,12 @@ class RunObjects:
     A thread renews the Lease until :meth:`close`. Kubernetes' garbage collector deletes what the
     Lease owns after it, and the Lease after its own owner, the program's pod. Where another client
     deletes the Lease it is created again, for objects whose owner is gone are deleted at once.
+
+    Args:
+        client: the cluster.
+        run_id: the run.
+        duration: seconds that the Lease lasts without a renewal.
+        user: name of the user, for labels.
     """
 
     def __init__(self, client: Client, run_id: str, duration: float, user: str) -> None:
@@ -69,6 +75,9 @@ class RunObjects:
 
     def owner(self, parent: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the Lease as an owner reference; the first call creates it.
+
+        Args:
+            parent: the program's own pod, which owns the Lease; None where there is none.
 
         Raises:
             SubmitError: the cluster refused it.
@@ -318,7 +327,17 @@ def lease_body(
     parent: Mapping[str, Any] | None,
     container: str | None = None,
 ) -> dict[str, Any]:
-    """Return the body of a run's Lease."""
+    """Return the body of a run's Lease.
+
+    Args:
+        name: of it.
+        run_id: the run.
+        duration: seconds that it lasts.
+        now: seconds since the epoch.
+        user: name of the user, for a label.
+        parent: the pod that owns it.
+        container: name of the container in that pod in which the program runs, where known.
+    """
     labels = {"app.kubernetes.io/managed-by": "fiber", f"{PREFIX}run": run_id}
     if label_value(user):
         labels[f"{PREFIX}user"] = label_value(user)
@@ -344,7 +363,15 @@ def lease_body(
 def secret_body(
     name: str, run_id: str, key: bytes, owner: Mapping[str, Any] | None, field: str = "key"
 ) -> dict[str, Any]:
-    """Return the body of a run's Secret, or of a job's own."""
+    """Return the body of a run's Secret, or of a job's own.
+
+    Args:
+        name: of it.
+        run_id: the run.
+        key: its content.
+        owner: owner reference, with which it is deleted.
+        field: name of the content in ``data``.
+    """
     labels = {"app.kubernetes.io/managed-by": "fiber", f"{PREFIX}run": run_id}
     metadata: dict[str, Any] = {"name": name, "labels": labels}
     if owner is not None:

@@ -162,7 +162,12 @@ def is_terminating(pod: Mapping[str, Any]) -> bool:
 
 
 def grace_left(pod: Mapping[str, Any], now: float) -> float:
-    """Return the seconds left of a terminating pod's grace period."""
+    """Return the seconds left of a terminating pod's grace period.
+
+    Args:
+        pod: as the API returned it.
+        now: seconds since the epoch, by the cluster's clock.
+    """
     # the deletion timestamp is the end of the grace period
     end = parse_time((pod.get("metadata") or {}).get("deletionTimestamp"))
     return 0.0 if end is None else max(0.0, end - now)

@@ -61,7 +61,16 @@ class _PodRequest:
 
 
 class JobSubmitter:
-    """Submits the jobs of one backend, and remembers them; thread-safe."""
+    """Submits the jobs of one backend, and remembers them; thread-safe.
+
+    Args:
+        backend: name of the backend.
+        client: the cluster.
+        config: settings.
+        feed: receives the statuses of jobs.
+        providers: resource providers of devices, by kind.
+        user: name of the user, for labels.
+    """
 
     def __init__(
         self,
@@ -102,6 +111,12 @@ class JobSubmitter:
         The first process of a burst waits for the cluster's answer, so that a refusal is raised to
         the caller. The others of the burst are created by threads, and a refusal is their final
         status.
+
+        Args:
+            spec: the job.
+            run: the Lease and the Secret of its run.
+            gang: the pod group that it is a member of.
+            env: variables besides those of the spec.
 
         Raises:
             SubmitError: it is refused.

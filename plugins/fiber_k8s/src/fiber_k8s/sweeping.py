@@ -64,7 +64,13 @@ class SweepResult:
 def expired(
     leases: Iterable[Mapping[str, Any]], now: float, slack: float
 ) -> list[Mapping[str, Any]]:
-    """Return the Leases that expired some time ago, by their own times."""
+    """Return the Leases that expired some time ago, by their own times.
+
+    Args:
+        leases: as the API returned them.
+        now: seconds since the epoch by the cluster's clock.
+        slack: seconds after its end for which a Lease is left in peace.
+    """
     found = []
     for lease in leases:
         spec = lease.get("spec") or {}
@@ -80,7 +86,13 @@ def expired(
 def life_sign(
     lease: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], master: Mapping[str, Any] | None
 ) -> LifeSign:
-    """Return the sign that the program of a Lease may live."""
+    """Return the sign that the program of a Lease may live.
+
+    Args:
+        lease: as the API returned it.
+        pods: the pods of its run.
+        master: the pod that owns it; None where there is none.
+    """
     if any(map(has_running_container, pods)):
         return LifeSign.PODS
     if master is not None and _runs_still(lease, master):
@@ -105,7 +117,13 @@ def _runs_still(lease: Mapping[str, Any], master: Mapping[str, Any]) -> bool:
 
 
 class Sweeper:
-    """Observes the Leases of a namespace over several calls, and deletes those of dead programs."""
+    """Observes the Leases of a namespace over several calls, and deletes those of dead programs.
+
+    Args:
+        client: the cluster.
+        dry_run: delete nothing.
+        clock: monotonic seconds.
+    """
 
     def __init__(
         self, client: Client, *, dry_run: bool = False, clock: Callable[[], float] = time.monotonic
@@ -230,7 +248,12 @@ class Sweeper:
 
 
 def sweep_finished(client: Client, *, dry_run: bool = False) -> list[str]:
-    """Delete the pods of detached programs that have ended; return their run ids."""
+    """Delete the pods of detached programs that have ended; return their run ids.
+
+    Args:
+        client: the cluster.
+        dry_run: delete nothing.
+    """
     pods = client.pods(f"app.kubernetes.io/managed-by=fiber,{PREFIX}detached=true")
     runs: dict[str, list[dict[str, Any]]] = {}
     for pod in pods:

@@ -39,6 +39,10 @@ class WebSocket:
     """A WebSocket after its handshake: whole messages over a socket that does not block.
 
     Pings are answered by :meth:`receive`. Not thread-safe.
+
+    Args:
+        sock: the connected socket; from now on this object's.
+        subprotocol: the subprotocol that the cluster chose.
     """
 
     def __init__(self, sock: socket.socket, subprotocol: str = "") -> None:
@@ -174,6 +178,13 @@ def open_websocket(
     protocols: Sequence[str],
 ) -> WebSocket:
     """Open a WebSocket to a subresource of a pod.
+
+    Args:
+        client: the cluster.
+        pod: the pod's name.
+        part: ``exec`` or ``portforward``.
+        query: its parameters, in order.
+        protocols: offered subprotocols, best first.
 
     Raises:
         UnknownJobError: there is no such pod.

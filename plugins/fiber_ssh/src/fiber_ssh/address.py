@@ -15,7 +15,12 @@ UNREACHABLE = "127.0.0.1"
 
 
 def listen_address(peers: Peers, interfaces: Sequence[Interface]) -> ListenAddress:
-    """The URL to bind and the host to advertise."""
+    """The URL to bind and the host to advertise.
+
+    Args:
+        peers: the processes that will dial, with the settings.
+        interfaces: network interfaces of this host.
+    """
     config = peers.config if isinstance(peers.config, SshConfig) else SshConfig()
     assigned = peers.environ.get(ADDRESS_VARIABLE)
     # config.reach is the master's: a job's process goes by the variable alone

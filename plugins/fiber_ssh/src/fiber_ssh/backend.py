@@ -41,6 +41,9 @@ log = logging.getLogger("fiber")
 class SshBackend(Backend):
     """Backend that runs jobs on machines reached by ssh.
 
+    Args:
+        context: settings and run; hosts are connected to on first use.
+
     Raises:
         ConfigError: no hosts are named, or they make no sense.
     """

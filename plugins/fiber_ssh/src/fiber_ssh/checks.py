@@ -28,7 +28,8 @@ _CODE = "import socket; print(socket.gethostname())"
 def run_checks(context: BackendContext) -> Iterator[Check]:
     """Check every host, one after the other, with a job on each, then their connections.
 
-    Each check is a run of its own.
+    Args:
+        context: the backend's; each check is a run of its own.
     """
     config = context.config if isinstance(context.config, SshConfig) else SshConfig()
     try:

@@ -57,6 +57,10 @@ class KnownHosts:
     def check(self, key: PKey, host: str) -> None:
         """Return where this is a known key of the host.
 
+        Args:
+            key: the key that the host has proved to have.
+            host: its name in the settings.
+
         Raises:
             BackendUnavailableError: another key is known, or none, with the line to add; or it is
                 revoked.
@@ -151,7 +155,12 @@ _MAX_HOPS = 8
 
 
 class Connection:
-    """Connection to a host, with those to the jump hosts before it."""
+    """Connection to a host, with those to the jump hosts before it.
+
+    Args:
+        transports: the jump hosts' in order, the host's own last.
+        options: how the host is reached.
+    """
 
     def __init__(self, transports: list[paramiko.Transport], options: SshOptions) -> None:
         self._transports = transports

@@ -84,6 +84,10 @@ class CommandResult:
 def open_session(transport: paramiko.Transport, timeout: float) -> paramiko.Channel:
     """Open a channel for a program.
 
+    Args:
+        transport: the connection.
+        timeout: seconds to wait for it.
+
     Raises:
         BackendUnavailableError: the host's sshd allows no further one on the connection.
     """
@@ -101,6 +105,13 @@ def open_agent(
     transport: paramiko.Transport, name: str, python: str, root: str | None, timeout: float
 ) -> tuple[paramiko.Channel, HostInfo]:
     """Start or join a host's agent; returns the channel to it.
+
+    Args:
+        transport: the connection.
+        name: the host's name in the settings.
+        python: its Python.
+        root: folder of the agent's files, None for the default.
+        timeout: seconds for the first answer.
 
     Raises:
         BackendUnavailableError: that Python is missing, too old, or has no folder to write to;
@@ -187,6 +198,13 @@ def run(
     path: str | None = None,
 ) -> CommandResult:
     """Run a program to its end and capture its output, without that of the user's shell.
+
+    Args:
+        transport: the connection.
+        argv: program and arguments.
+        stdin: its standard input.
+        timeout: seconds until it is aborted.
+        path: as for :func:`~fiber_ssh.shell_command.command_line`.
 
     Raises:
         BackendUnavailableError: it could not be run, or took too long.

@@ -37,6 +37,13 @@ def execute(
 ) -> int:
     """Run a program to its end; return its exit code, or 128 and the number of its signal.
 
+    Args:
+        link: the host's connection.
+        argv: program and arguments.
+        timeout: seconds for its start.
+        stdin: its standard input; None for an empty one.
+        tty: True to give it a terminal.
+
     Raises:
         BackendUnavailableError: the host is not connected, allows no further program, or the
             connection dropped meanwhile.

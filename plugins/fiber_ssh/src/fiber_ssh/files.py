@@ -37,7 +37,13 @@ class FileEntry:
 
 
 class FileSender:
-    """Sender of the files that the settings name to one host; used by one thread."""
+    """Sender of the files that the settings name to one host; used by one thread.
+
+    Args:
+        config: the settings.
+        host: the host.
+        fresh: seconds for which a listing of files is reused.
+    """
 
     def __init__(self, config: SshConfig, host: Host, fresh: float) -> None:
         self._config = config
@@ -119,7 +125,9 @@ _digests_lock = threading.Lock()
 def find_files(root: Path, patterns: Sequence[str]) -> tuple[FileEntry, ...]:
     """The files below a folder that match patterns, with their digests, sorted by path.
 
-    Patterns are as for ``Path.glob``; a folder stands for all files in it.
+    Args:
+        root: the folder.
+        patterns: as for ``Path.glob``; a folder stands for all files in it.
 
     Raises:
         ConfigError: a pattern matches nothing, or leads out of the folder.

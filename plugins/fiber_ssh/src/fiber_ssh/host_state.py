@@ -37,7 +37,14 @@ from fiber_ssh.timing import SshTiming
 def incompatibility(
     info: HostInfo, host: str, fiber: str, python: tuple[int, int] | None = None
 ) -> str:
-    """Why processes of this program cannot run on a host, and the fix; empty where they can."""
+    """Why processes of this program cannot run on a host, and the fix; empty where they can.
+
+    Args:
+        info: the host's versions.
+        host: its name in the settings.
+        fiber: this program's version of fiber-core.
+        python: this program's version of Python; the running one if omitted.
+    """
     mine = python or sys.version_info[:2]
     theirs = info.python[:2]
     if theirs != mine:
@@ -63,6 +70,12 @@ class HostState:
 
     The owner's lock guards slots and devices. A thread of the host's own, ``fiber-ssh-tasks-HOST``,
     runs what has to be sent to it in order.
+
+    Args:
+        link: the connection.
+        config: the settings.
+        providers: installed resource providers by kind.
+        timing: durations.
     """
 
     def __init__(
@@ -323,7 +336,11 @@ class HostStates:
             raise failures[0]
 
     def close(self, run_id: str | None) -> None:
-        """End the jobs of a run that are not detached; close the connections to all hosts."""
+        """End the jobs of a run that are not detached; close the connections to all hosts.
+
+        Args:
+            run_id: the run, None where there is none.
+        """
         if run_id is not None:
             asked = [
                 host_state.link.send_request("release", {"run": run_id})

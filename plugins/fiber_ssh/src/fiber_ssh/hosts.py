@@ -46,6 +46,10 @@ class Host:
 def read_hosts(config: SshConfig, where: str = "hosts") -> tuple[Host, ...]:
     """The hosts of a setting.
 
+    Args:
+        config: the settings.
+        where: name of the setting in errors.
+
     Raises:
         ConfigError: there are none, or an entry is invalid.
     """

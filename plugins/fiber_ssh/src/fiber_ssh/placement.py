@@ -39,6 +39,10 @@ def choose(hosts: Sequence[HostCapacity], request: ResourceRequest) -> str | Non
 
     Ties go to the first host listed. A job without devices prefers hosts without devices.
 
+    Args:
+        hosts: connected hosts, in the user's order.
+        request: resources of the job.
+
     Returns:
         The host's name; None while other jobs hold the slots or devices.
 

@@ -73,6 +73,10 @@ class Router:
     hosts do not dial each other at all, since a firewall that drops packets costs a timeout.
 
     A lock is held while hosts are probed.
+
+    Args:
+        config: the settings.
+        links: returns the connections of all hosts, in the user's order.
     """
 
     def __init__(self, config: SshConfig, links: Callable[[], Sequence[AgentLink]]) -> None:
@@ -87,7 +91,11 @@ class Router:
         self._isolated = self._probed = False
 
     def route(self, link: AgentLink, urls: Sequence[str]) -> Route:
-        """Choose the route of a job on a host to its parent; the first call has this program's URLs.
+        """Choose the route of a job on a host to its parent.
+
+        Args:
+            link: the host's connection.
+            urls: addresses of the parent. The first call has those of this program itself.
 
         Raises:
             BackendUnavailableError: the host is not connected, or there is no route.

@@ -444,7 +444,13 @@ class JobScheduler:
 
 
 def forward_output(thread: CallbackThread, link: AgentLink, submission: Submission) -> None:
-    """Follow a job's output from its beginning to its end, and write it with the job's prefix."""
+    """Follow a job's output from its beginning to its end, and write it with the job's prefix.
+
+    Args:
+        thread: writes to descriptors 1 and 2.
+        link: the connection to the job's host, to which the job was submitted before.
+        submission: the job.
+    """
     prefix = f"[{submission.spec.name}] " if submission.spec.log_prefix else ""
     marks = [LinePrefix(prefix.encode("utf-8", "replace")) for _ in range(2)]
 

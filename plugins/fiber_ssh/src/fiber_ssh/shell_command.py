@@ -63,6 +63,10 @@ def environment_file(path: str, env: Mapping[str, str]) -> str:
 
     In a command line all users of the host would see the values, by ``ps``.
 
+    Args:
+        path: of the file.
+        env: the variables.
+
     Raises:
         ValueError: a null character, or a variable that no shell can set.
     """

@@ -34,7 +34,12 @@ def stream_refusal(transport: paramiko.Transport, timeout: float) -> str:
 
 
 class Streams:
-    """The streams into jobs of one host; thread-safe."""
+    """The streams into jobs of one host; thread-safe.
+
+    Args:
+        host: its name.
+        timeout: seconds for a stream to be opened.
+    """
 
     def __init__(self, host: str, timeout: float) -> None:
         self._host = host

@@ -50,6 +50,15 @@ def submit_fields(
     """Fields of the request that submits a job to its agent.
 
     It is the only place that the spec's private bytes go to.
+
+    Args:
+        submission: the job.
+        host: its host.
+        info: what the host has reported of itself.
+        route: the route to its parent.
+        device_environ: environment variables that restrict it to its devices.
+        folder: folder on the host with the files that were sent; None for none.
+        grace: seconds for a worker to end after SIGTERM.
     """
     spec = submission.spec
     argv = list(spec.argv)

@@ -43,7 +43,12 @@ class RequestError(Exception):
 
 
 class Agent:
-    """Serves connections until nobody needs it; a job of the runner's has one process."""
+    """Serves connections until nobody needs it; a job of the runner's has one process.
+
+    Args:
+        root: its folder.
+        listener: where programs connect.
+    """
 
     def __init__(self, root: str, listener: socket.socket) -> None:
         self._root = root

@@ -18,7 +18,15 @@ _ENOUGH = 256 * 1024
 
 
 class Follower:
-    """Reads one job's output for one program."""
+    """Reads one job's output for one program.
+
+    Args:
+        number: what the program calls it.
+        job: whose output.
+        offset: where to begin.
+        tail: only the last so many lines of those there are.
+        follow: go on until the job has ended.
+    """
 
     def __init__(
         self, number: int, job: Job, *, offset: int, tail: int | None, follow: bool
@@ -60,7 +68,14 @@ class Follower:
 
 
 class Connection(Channel):
-    """The agent's end of a connection."""
+    """The agent's end of a connection.
+
+    Args:
+        sock: it; its descriptor is owned by ``descriptors``.
+        loop: where it is watched while it is open.
+        descriptors: those of the agent.
+        hear: called with each message.
+    """
 
     def __init__(
         self,

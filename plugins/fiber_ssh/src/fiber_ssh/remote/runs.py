@@ -33,7 +33,12 @@ def pieces(stream: int, data: bytes) -> Iterator[bytes]:
 
 
 class LogReader:
-    """Reads a log from a place on; it may still grow."""
+    """Reads a log from a place on; it may still grow.
+
+    Args:
+        path: the file.
+        offset: where a piece begins.
+    """
 
     def __init__(self, path: str, offset: int = 0) -> None:
         self._file = open(path, "rb")  # noqa: SIM115 - closed by close()
@@ -92,7 +97,12 @@ _OF_SESSION = ("SSH_AUTH_SOCK", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "OLDP
 
 
 class LogSink:
-    """One output of a job, on its way to the log."""
+    """One output of a job, on its way to the log.
+
+    Args:
+        job: whose.
+        stream: 0 or 1.
+    """
 
     #: a log takes everything
     is_full = False
@@ -109,7 +119,13 @@ class LogSink:
 
 
 class Job:
-    """A job and what is known of it."""
+    """A job and what is known of it.
+
+    Args:
+        directory: its own folder.
+        known: the job as its journal has it.
+        descriptors: owns that of its log.
+    """
 
     def __init__(self, directory: str, known: JournaledJob, descriptors: Descriptors) -> None:
         self.directory = directory
@@ -213,7 +229,12 @@ _SAID = "lease"
 
 
 class Run:
-    """One run and its jobs."""
+    """One run and its jobs.
+
+    Args:
+        root: the agent's folder.
+        run_id: the run.
+    """
 
     def __init__(self, root: str, run_id: str) -> None:
         self.id = run_id
