@@ -42,7 +42,13 @@ class FakePeer:
         self.is_same_host = False
 
     def send(
-        self, kind: Kind, target: int, number: int, segments: Sequence[frames.Buffer] = ()
+        self,
+        kind: Kind,
+        target: int,
+        number: int,
+        segments: Sequence[frames.Buffer] = (),
+        *,
+        more: bool = False,
     ) -> None:
         assert target == TARGET
         self.sent.append(message(kind, segments, number))

@@ -110,6 +110,15 @@ def test_a_reader_interrupted_during_a_read_gets_the_end(ours, theirs, number, m
     assert theirs.lost
 
 
+def test_a_frame_that_another_one_follows_at_once_is_sent_with_it(ours, theirs, number):
+    ours.listener.send(number, b"first", [], more=True)
+    assert theirs.receive() is None
+    ours.listener.send(number, b"second", [])
+    assert readable(theirs.fd)
+    assert theirs.receive() == (0, b"first")
+    assert list(theirs.waiting) == [b"second"]
+
+
 def test_a_stranger_may_announce_little_only(ours, theirs):
     _, number = ours.next()
     theirs._socket.send((2**17).to_bytes(4, "little"))

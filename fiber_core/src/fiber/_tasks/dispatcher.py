@@ -74,7 +74,8 @@ class Session:
         """Send an entry, after its function where that is new; returns the mean size of an item."""
         mode, segments = call.encode(step.start, step.stop, shares_memory=self.shares_memory)
         if call.digest not in self._sent:
-            self.send_function(call.digest, call)
+            # the worker is woken once for both
+            self.send_function(call.digest, call, more=True)
         start, stop, context = step.start, step.stop, call.context
         head = Tasks(step.entry, step.call, start, stop, step.chunk, mode, call.digest, context)
         self._peer.send(Kind.TASKS, self._target, step.entry, [head.encode(), *segments])
@@ -93,8 +94,8 @@ class Session:
             head = Tasks(held.entry, held.call, start, stop, chunk, mode, call.digest, call.context)
         self._peer.send(Kind.TASKS, self._target, held.entry, [head.encode(), *segments])
 
-    def send_function(self, digest: bytes, call: Call | None) -> None:
-        """Send a pickled function; with call=None tell the worker to forget it."""
+    def send_function(self, digest: bytes, call: Call | None, *, more: bool = False) -> None:
+        """Send a pickled function, with the next message where ``more``; with call=None tell the worker to forget it."""
         if call is None:
             self._sent.discard(digest)
         else:
@@ -103,10 +104,10 @@ class Session:
             self._sent.add(digest)
         if call is not None and call.shared_function is not None and self.shares_memory:
             body = protocol.function(digest, [call.shared_function.locator])
-            self._peer.send(Kind.FUNCTION, self._target, protocol.SHARED, body)
+            self._peer.send(Kind.FUNCTION, self._target, protocol.SHARED, body, more=more)
             return
         body = protocol.function(digest, call.function if call is not None else ())
-        self._peer.send(Kind.FUNCTION, self._target, 0, body)
+        self._peer.send(Kind.FUNCTION, self._target, 0, body, more=more)
 
     def forget(self, digest: bytes) -> None:
         """Tell the worker to forget a function, where it was sent."""

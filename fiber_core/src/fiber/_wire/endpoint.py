@@ -42,8 +42,10 @@ class Listener(Protocol):
     def trust(self, pipe: int) -> None:
         """Accept large frames from a peer that has proved itself."""
 
-    def send(self, pipe: int, head: bytes, pieces: Sequence[frames.Buffer]) -> None:
-        """Send one frame; nothing happens where the pipe is closed."""
+    def send(
+        self, pipe: int, head: bytes, pieces: Sequence[frames.Buffer], *, more: bool = False
+    ) -> None:
+        """Send one frame, with the next one where ``more`` is True; nothing happens where the pipe is closed."""
 
     def reading_of(self, pipe: int) -> Reading | None:
         """The reading of one pipe, if threads that wait take part in it."""
@@ -115,11 +117,24 @@ class Peer:
         return f"a connection from {self.address[0] if self.address else 'this host'}"
 
     def send(
-        self, kind: Kind, target: int, number: int, segments: Sequence[frames.Buffer] = ()
+        self,
+        kind: Kind,
+        target: int,
+        number: int,
+        segments: Sequence[frames.Buffer] = (),
+        *,
+        more: bool = False,
     ) -> None:
         """Send a message, now or when the window opens.
 
         Callable from any thread; returns at once; nothing happens where the peer is gone.
+
+        Args:
+            kind: its kind.
+            target: the object it is for.
+            number: its number.
+            segments: its body.
+            more: True where another one follows at once, with which a small one is sent.
         """
         max_frame = self.endpoint.max_frame
         size = sum(map(len, segments))
@@ -129,7 +144,7 @@ class Peer:
                 return
             if is_whole and not self._waiting and self._sent - self._acked < self._window:
                 self._sent += 1
-                self._transmit(kind, target, number, size, segments)
+                self._transmit(kind, target, number, size, segments, more)
                 return
             self._waiting.extend(frames.split(kind, target, number, segments, max_frame=max_frame))
             self._flush()
@@ -140,11 +155,17 @@ class Peer:
             self._transmit(*self._waiting.popleft())
 
     def _transmit(
-        self, kind: Kind, target: int, number: int, size: int, pieces: Sequence[frames.Buffer]
+        self,
+        kind: Kind,
+        target: int,
+        number: int,
+        size: int,
+        pieces: Sequence[frames.Buffer],
+        more: bool = False,
     ) -> None:
         head = frames.pack_header(kind, 0, target, number, size)
         try:
-            self._listener.send(self._pipe, head, pieces)
+            self._listener.send(self._pipe, head, pieces, more=more)
         except TransportError as error:
             # closed by another thread, just now
             log.debug("fiber: a frame could not be sent: %s", error)

@@ -395,7 +395,14 @@ class RawListener(RawSocket):
         fork.remember_listener(bound)
         return bound
 
-    def send(self, pipe: int, head: bytes, pieces: Sequence[frames.Buffer]) -> None:
+    def send(
+        self,
+        pipe: int,
+        head: bytes,
+        pieces: Sequence[frames.Buffer],
+        *,
+        more: bool = False,
+    ) -> None:
         """Send one frame to a peer; nothing happens where the pipe is gone."""
         message = build(head, pieces, pipe.to_bytes(4, "big"))
         # never blocks: nng drops what a pipe has no room for, which the window prevents

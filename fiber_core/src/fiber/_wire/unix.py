@@ -94,6 +94,8 @@ class _Connection(_Source):
         self.lock = threading.Lock()
         #: buffers that the socket had no room for
         self.waiting: deque[memoryview] = deque()
+        #: a frame that is sent with the next one
+        self.ahead: frames.Buffer = b""
         self.is_closed = False
         #: its reading, once a thread has waited for one of its frames
         self.reading: Reading | None = None
@@ -171,8 +173,17 @@ class UnixListener:
         if connection is not None:
             connection.deframer.limit = self._max_frame
 
-    def send(self, number: int, head: bytes, pieces: Sequence[frames.Buffer]) -> None:
-        """Send one frame, now or when the peer has room; nothing where it is gone."""
+    def send(
+        self, number: int, head: bytes, pieces: Sequence[frames.Buffer], *, more: bool = False
+    ) -> None:
+        """Send one frame, now or when the peer has room; nothing where it is gone.
+
+        Args:
+            number: the connection's.
+            head: the frame's header.
+            pieces: its body.
+            more: True where another frame follows at once, with which this one is sent if it is small.
+        """
         fork.check()
         connection = self._connections.get(number)
         if connection is None:
@@ -183,6 +194,14 @@ class UnixListener:
                 return
             if connection.waiting:
                 connection.waiting.extend(frames.unsent(buffers, 0))
+                return
+            if connection.ahead:
+                # taken first: interrupted amidst this, the frame is lost, and none is sent twice
+                ahead, connection.ahead = connection.ahead, b""
+                buffers.insert(0, ahead)
+                size += len(ahead)
+            elif more and len(buffers) == 1:
+                connection.ahead = buffers[0]
                 return
             sent = _offer(connection, buffers)
             if sent < size:
