@@ -587,7 +587,8 @@ class Worker:
         while self._link.buffered:
             # no descriptor is readable for these
             self._read_control(batch)
-        is_watched = tasks.stop - tasks.start > tasks.chunk or bool(self._inbox)
+        # of one unit nothing can be handed back, and what waits behind it is read after it
+        is_watched = tasks.stop - tasks.start > tasks.chunk
         if is_watched:
             self._control_reader.watch(batch, self._link.fds)
         try:
