@@ -111,7 +111,7 @@ def test_before_anything_was_measured_each_worker_gets_one_unit_and_a_million_co
 
 @pytest.mark.parametrize(
     "seconds, spans",
-    [(1e-4, [(1, 16), (16, 31)]), (0.2, [(1, 2)])],
+    [(1e-4, [(1, 16), (16, 31)]), (0.4, [(1, 2)])],
     ids=["in batches with a second one behind", "and nothing waits behind a slow unit"],
 )
 def test_work_comes_as_it_was_measured(play, seconds, spans):
@@ -144,13 +144,13 @@ def test_nothing_waits_behind_work_that_has_turned_slow(play):
 
 def test_units_of_middling_length_wait_behind_one_another_until_the_end_is_near(play):
     play.join("a", slots=2)
-    play(CallAdded(1, 5))
+    play(CallAdded(1, 6))
     held = []
-    for _ in range(4):
-        play.turn("a", seconds=0.02)
+    for _ in range(5):
+        play.turn("a", seconds=0.2)
         held.append(play.spans("a"))
-    # of the last two each waits for a worker that is free
-    assert held == [[(1, 2), (2, 3)], [(2, 3), (3, 4)], [(3, 4)], [(4, 5)]]
+    # of the last two for each worker each waits for one that is free
+    assert held == [[(1, 2), (2, 3)], [(2, 3), (3, 4)], [(3, 4)], [(4, 5)], [(5, 6)]]
 
 
 def test_the_last_units_spread_evenly(play):

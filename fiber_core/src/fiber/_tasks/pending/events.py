@@ -296,10 +296,12 @@ class BatchPolicy:
     #: bytes of arguments in one entry at most, where their size was observed
     max_bytes: int = values.field(default=1 << 20, validator=_at_least_one)
     #: a worker holds a second entry only while 95 of 100 units take less than these seconds
-    second_below: float = values.field(default=0.150, validator=_positive)
+    second_below: float = values.field(default=0.300, validator=_positive)
     #: and units longer than this only while there are more than enough for everybody, so that
     #: none of the last ones waits behind another
     spread_from: float = values.field(default=0.010, validator=_positive)
+    #: more than enough: so many units wait for each worker
+    spread_below: float = values.field(default=2.0, validator=values.ge(0.0))
 
 
 @values.frozen(kw_only=True)

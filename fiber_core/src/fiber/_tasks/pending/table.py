@@ -296,7 +296,7 @@ class Assigner:
         mean = call.pace.mean
         if mean is not None and mean < self._policy.spread_from:
             return True
-        return call.queued > self._ledger.takers
+        return call.queued > self._policy.spread_below * self._ledger.takers
 
     def _dispatch(
         self,
