@@ -108,7 +108,8 @@ class Batch:
         may_run, lock = self.may_run, self._lock
         skip_to = 0
         for offset, item in enumerate(items):
-            if offset % chunk == 0 and not may_run(start + offset):
+            # the first unit is kept whenever it is asked back
+            if offset and offset % chunk == 0 and not may_run(start + offset):
                 break
             if offset < skip_to:
                 with lock:
@@ -606,6 +607,8 @@ class Worker:
         with self._reading:
             while (message := self._link.receive(timeout=0)) is not None:
                 self._handle_control(message, current)
+                if self._link.is_drained:
+                    return
 
     def _items(self, tasks: Tasks, body: memoryview) -> tuple[int, Sequence[Any]]:
         mode = tasks.mode & ~_APART

@@ -305,7 +305,8 @@ def dumps(value: Any) -> list[frames.Buffer]:
 
 def dumps_plain(value: Any) -> list[frames.Buffer]:
     """:func:`dumps` of a value made of built-in types alone, which have no buffers and need no cloudpickle."""
-    return frames.pack(pickle.dumps(value, 5))
+    pickled = pickle.dumps(value, 5)
+    return [frames.pack_plain(len(pickled)), pickled]
 
 
 def split(

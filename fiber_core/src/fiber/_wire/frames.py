@@ -258,6 +258,8 @@ class Assembler:
 
 #: head of a body without buffers: count 0, length of the pickle
 _NO_BUFFERS = struct.Struct("<IQ")
+#: packs it for a length, without a call of Python's: for each task
+pack_plain = functools.partial(_NO_BUFFERS.pack, 0)
 _COUNT = struct.Struct("<I")
 _ALIGNMENT = 16
 _ZEROS = bytes(_ALIGNMENT)
@@ -266,7 +268,7 @@ _ZEROS = bytes(_ALIGNMENT)
 def pack(pickled: Buffer, buffers: Sequence[Buffer] = ()) -> list[Buffer]:
     """Make the segments of an object body from a pickle and its out-of-band buffers."""
     if not buffers:
-        return [_NO_BUFFERS.pack(0, len(pickled)), pickled]
+        return [pack_plain(len(pickled)), pickled]
     lengths = struct.pack(
         f"<I{1 + len(buffers)}Q", len(buffers), len(pickled), *(len(b) for b in buffers)
     )
