@@ -38,8 +38,8 @@ MOST = {
     # the kernel alone: no frame of ours
     "Pipe, there and back": Costs(frames=0, bytes=40, calls=3, waits=5),
 }
-#: the handshake, the work that a process asks for, and three messages of its supervisor
-PROCESS = Costs(frames=6.5, bytes=8_000, calls=40, waits=35)
+#: messages of its supervisor: a process that uses no object of its parent does not connect to it
+PROCESS = Costs(frames=0, bytes=1_500, calls=20, waits=30)
 
 
 def dearer(name, costs, most):

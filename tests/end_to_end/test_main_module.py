@@ -218,11 +218,12 @@ def test_ctrl_c_while_a_program_begins_shows_one_short_traceback(tmp_path, momen
     assert said.count('File "/') < 35, said
 
 
-def test_a_process_whose_start_was_interrupted_ends_with_one_line(tmp_path):
+def test_a_process_whose_start_was_interrupted_ends_without_a_word(tmp_path):
     script = tmp_path / "program.py"
     script.write_text(
         textwrap.dedent(
             """
+            import time
             import fiber, psutil
             from fiber._agent.supervisor.client import SupervisorClient
 
@@ -234,7 +235,7 @@ def test_a_process_whose_start_was_interrupted_ends_with_one_line(tmp_path):
             if __name__ == "__main__":
                 SupervisorClient.submit = interrupted
                 try:
-                    fiber.Process(target=int).start()
+                    fiber.Process(target=time.sleep, args=(100,)).start()
                 except KeyboardInterrupt:
                     psutil.Process(*pids).wait(50)
             """
@@ -243,6 +244,4 @@ def test_a_process_whose_start_was_interrupted_ends_with_one_line(tmp_path):
     said = subprocess.run(
         [sys.executable, script], capture_output=True, text=True, check=True, timeout=60
     ).stderr
-    assert said.startswith("fiber: process ")
-    assert said.endswith(" has given it up\n")
-    assert said.count("\n") == 1
+    assert said == ""

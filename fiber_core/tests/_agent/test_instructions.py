@@ -3,11 +3,35 @@
 import pytest
 
 from fiber._agent import instructions
+from fiber._wire.handshake import Hello
 from fiber._wire.identity import Credentials
 from fiber.exceptions import HandshakeError, StartError, TransportError
 
 REFUSED = HandshakeError("Python is 3.10 there")
 REFUSED.proven = True
+
+
+@pytest.mark.parametrize("work", [None, b"", b"pickled\n\x80\n"])
+def test_they_arrive_as_they_were_sent_and_tell_no_secret(work):
+    parent = None if work is None else Hello.mine("parent")
+    given = make(parent=parent, work=work)
+    assert instructions.Instructions.decode(given.encode()) == given
+    assert repr(given.credentials.key) not in repr(given)
+    assert "pickled" not in repr(given)
+
+
+def make(**changes):
+    return instructions.Instructions(
+        **{
+            "credentials": Credentials.new(),
+            "urls": ("one", "two"),
+            "ident": "id",
+            "directory": "/run",
+            "processes": 1,
+            "max_frame": 2**20,
+            **changes,
+        }
+    )
 
 
 @pytest.fixture
@@ -25,16 +49,7 @@ def dial(monkeypatch):
             return outcome
 
         monkeypatch.setattr(instructions, "Link", link)
-        given = instructions.Instructions(
-            credentials=Credentials.new(),
-            urls=("one", "two"),
-            ident="id",
-            directory="/run",
-            processes=1,
-            max_frame=2**20,
-            dial_timeout=seconds,
-        )
-        return instructions.dial(given, None), asked
+        return instructions.dial(make(dial_timeout=seconds), None), asked
 
     return dial
 

@@ -12,10 +12,12 @@ from fiber._agent import instructions
 from fiber._agent.job.config import supervisor_ident
 from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.messages import encode
+from fiber._base import values
 from fiber._launch import module_server
 from fiber._launch.launcher import Launcher
 from fiber._wire import codec, frames
 from fiber._wire.frames import Kind, Message
+from fiber._wire.handshake import Hello
 from fiber._wire.identity import Credentials
 from fiber.exceptions import (
     BackendError,
@@ -39,6 +41,8 @@ from fiber.process import Process
 from tasks_world import KILLED, RUNNING, FakeReactor, Tied, ended
 from waiting import until
 
+#: too large to go with a process
+LARGE = bytes(2**17)
 PENDING = JobStatus(state=JobState.PENDING)
 
 
@@ -83,7 +87,7 @@ class FakeRuntime:
         self.endpoint = SimpleNamespace(
             credentials=Credentials.new(), serve=lambda *_: None, peers=lambda: self.peers
         )
-        self.hello = SimpleNamespace(host="here")
+        self.hello = values.evolve(Hello.mine("master"), host="here")
         self.router = SimpleNamespace(observed=lambda _job, _status: None)
         self.config = SimpleNamespace(
             max_frame=2**22,
@@ -179,8 +183,8 @@ def remote(runtime):
 
 @pytest.fixture
 def running(launcher, runtime):
-    """A process that runs, without a hello so far."""
-    child = launcher.launch(Process())
+    """A process that runs and has to ask for its work, without a hello so far."""
+    child = launcher.launch(Process(args=(LARGE,)))
     runtime.tell(child, RUNNING)
     until(lambda: runtime.reactor.timers)
     return child
@@ -207,6 +211,17 @@ class TestLaunching:
         assert found.ident == child.ident
         assert found.urls == ("ipc:///nowhere",)
         assert found.credentials == runtime.endpoint.credentials
+
+    def test_work_goes_with_a_process_that_its_backend_forks_unless_it_is_large(
+        self, launcher, runtime
+    ):
+        launcher.launch(Process(name="small"))
+        child = launcher.launch(Process(args=(LARGE,)))
+        small, large = (instructions.Instructions.decode(spec.private) for spec in runtime.specs)
+        assert codec.loads(memoryview(small.work))["preparation"]["name"] == "small"
+        assert small.parent == runtime.hello
+        assert (large.work, large.parent) == (None, None)
+        assert list(launcher._payloads) == [child.ident]
 
     def test_the_setting_for_images_counts_where_jobs_run_in_images(self, launcher, runtime):
         launcher.launch(Process())
@@ -301,7 +316,7 @@ class TestLaunching:
 
 class TestFetching:
     def test_each_process_of_a_job_gets_its_object_once_and_nobody_else(self, launcher):
-        child = launcher.launch(Process(name="my own"), processes=2)
+        child = launcher.launch(Process(name="my own", args=(LARGE,)), processes=2)
         for index in (0, 1):
             kind, number, body = call(launcher, FakePeer(f"{child.ident}.{index}"))
             assert (kind, number) == (Kind.REPLY, 3)

@@ -211,6 +211,24 @@ def test_jobs_have_the_environment_and_folder_of_now(driver, monkeypatch, tmp_pa
     assert list(driver.backend.logs(job)) == [f"{tmp_path} yes"]
 
 
+def test_a_job_whose_submission_is_interrupted_is_killed(driver, monkeypatch):
+    jobs, interrupted, feed = [], threading.Event(), driver.backend._feed
+
+    def add(job, status, then=feed.add):
+        then(job, status)
+        jobs.append(job)
+        # who submits it waits for this answer, and must not get it before it is interrupted
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        assert interrupted.wait(60)
+
+    monkeypatch.setattr(feed, "add", add)
+    with pytest.raises(KeyboardInterrupt):
+        driver.submit("ignore_signals")
+    interrupted.set()
+
+    assert driver.end(jobs[0]).reason == Reason(ReasonKind.SIGNAL, signal.SIGKILL)
+
+
 def test_a_submitter_without_a_folder_can_start_jobs(driver, tmp_path, monkeypatch):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")

@@ -63,6 +63,10 @@ class Instructions:
     forwards: Mapping[str, str] = values.field(factory=dict)
     #: True where the tunnel of the job's supervisor reaches addresses that cannot be dialled
     tunnelled: bool = False
+    #: the parent, where :attr:`work` comes with these instructions
+    parent: Hello | None = None
+    #: what the process is to do, pickled; None: it asks its parent for it
+    work: bytes | None = values.field(default=None, repr=False)
 
     @property
     def timing(self) -> Timing:
@@ -72,15 +76,23 @@ class Instructions:
     def encode(self) -> bytes:
         """Bytes for ``JobSpec.private``."""
         data = values.asdict(self)
-        return json.dumps({**data, "credentials": self.credentials.to_json()}).encode()
+        work = data.pop("work")
+        data["credentials"] = self.credentials.to_json()
+        data["parent"] = None if self.parent is None else values.asdict(self.parent)
+        head = json.dumps(data).encode()
+        return head if work is None else head + b"\n" + work
 
     @classmethod
     def decode(cls, private: bytes) -> Instructions:
         """Read the bytes that :meth:`encode` wrote."""
-        data = json.loads(private)
+        # JSON has no line break of its own
+        head, line_break, work = private.partition(b"\n")
+        data = json.loads(head)
         data["credentials"] = Credentials.from_json(data["credentials"])
         data["urls"] = tuple(data["urls"])
-        return cls(**data)
+        if data["parent"] is not None:
+            data["parent"] = Hello.from_json(data["parent"])
+        return cls(**data, work=work if line_break else None)
 
     def ident_of(self, index: int) -> str:
         """Identity of one process of the job."""

@@ -2,7 +2,7 @@
 
 :class:`~fiber._launch.launcher.Launcher` turns a process object into a
 :class:`~fiber.model.JobSpec`, submits it to the backend, gives the new process its pickled object
-when it dials, and follows it to its end. :class:`~fiber._launch.child.Child` is the handle that
+with the job's instructions or when it dials, and follows it to its end. :class:`~fiber._launch.child.Child` is the handle that
 users wait on (``multiprocessing`` calls it a Popen). Where the backend does not fork itself,
 :class:`~fiber._launch.remote_monitor.RemoteJobMonitor` talks to the job's supervisor, keeps its
 lease, prints its output, serves the program's code and submits jobs of jobs.

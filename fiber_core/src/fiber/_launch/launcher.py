@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
 log = lazy_logger()
 
+#: most bytes of work that a process gets with its instructions: the supervisor that forks it reads and
+#: keeps them
+_MOST_SENT_ALONG = 2**16
 #: reasons of ends by which a host is taken for lost
 _LOST = frozenset({ReasonKind.LEASE, ReasonKind.NODE_LOST})
 
@@ -230,6 +233,7 @@ class Launcher:
         except BaseException:
             child.release()
             raise
+        work = self._sent_along(segments)
         instructions = job_instructions.Instructions(
             credentials=self._runtime.endpoint.credentials,
             urls=tuple(self._runtime.urls()),
@@ -238,6 +242,8 @@ class Launcher:
             processes=processes,
             max_frame=self._runtime.config.max_frame,
             time_scale=self._runtime.timing.scale,
+            parent=None if work is None else self._runtime.hello,
+            work=work,
         )
         spec = JobSpec(
             run_id=self._runtime.run_id,
@@ -269,9 +275,16 @@ class Launcher:
             self._monitor.expect(child)
         with self._lock:
             self._children[ident] = child
-            for index in range(processes):
+            for index in () if work is not None else range(processes):
                 self._payloads[instructions.ident_of(index)] = (segments, child)
         return child, spec
+
+    def _sent_along(self, segments: list[frames.Buffer]) -> bytes | None:
+        """The work as bytes, where it goes with the instructions; None: the process asks for it."""
+        # a remote job's supervisor, which has the same instructions, starts its processes later
+        if self._monitor is not None or sum(map(len, segments)) > _MOST_SENT_ALONG:
+            return None
+        return frames.joined(segments)
 
     def _submit(self, spec: JobSpec, *, waits: bool) -> Job:
         outage = Outage(self._timing)

@@ -136,9 +136,8 @@ class Presence:
 
     def __init__(self, listen: Callable[[str], socket.socket]) -> None:
         current = runtime.current()
-        same_host, link = current.info.capabilities.same_host, current.parent_link
-        url = "" if link is None else link.url
-        self._addresses = best_first(this_addresses(), url, same_host=same_host)
+        same_host = current.info.capabilities.same_host
+        self._addresses = best_first(this_addresses(), current.parent_url, same_host=same_host)
         self._proof = secrets.token_bytes(PROOF_SIZE)
         # listens before the port is announced
         listener = listen(LOOPBACK if same_host else "")

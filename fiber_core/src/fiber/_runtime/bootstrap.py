@@ -1,7 +1,8 @@
 """First code of a worker process: join the run, fetch the work, become the process.
 
 Called in a child that a supervisor forked (``entry`` of a ``JobSpec``), or as ``python -m
-fiber._runtime.bootstrap`` with its instructions at the place that ``FIBER_BOOTSTRAP`` names.
+fiber._runtime.bootstrap`` with its instructions at the place that ``FIBER_BOOTSTRAP`` names. Where the
+work comes with these, the parent is dialled when it is first needed, which may be never.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from fiber._launch.module_server import ParentFinder
 from fiber._launch.preparation import UnguardedMainError
 from fiber._runtime.stacks import StackFile
 from fiber._wire import codec
+from fiber._wire.descriptors import OwnedDescriptors
 from fiber._wire.frames import Kind
-from fiber._wire.handshake import PICKLER, Hello
+from fiber._wire.handshake import PICKLER, Hello, disagreement
 from fiber._wire.link import Link
 from fiber.exceptions import StartError
 
@@ -32,16 +34,33 @@ def main(private: bytes, index: int) -> int:
     """Run process ``index`` of a job; returns its exit code."""
     instructions = Instructions.decode(private)
     hello = Hello.mine(instructions.ident_of(index))
+    work, sentinel = instructions.work, _watched(instructions.parent, hello)
+    if work is not None and sentinel is not None:
+        return _become(memoryview(work), None, sentinel, instructions, hello, index)
+    # a parent of other versions refuses this process, in its own words
     link = dial(instructions, hello)
     try:
-        return _become(link, instructions, hello, index)
+        body = _fetched(link, hello) if work is None else memoryview(work)
+        sentinel = _watched(link.peer, hello)
+        sentinel = link.end_fd if sentinel is None else sentinel
+        return _become(body, link, sentinel, instructions, hello, index)
     finally:
         link.close()
 
 
-def _become(link: Link, instructions: Instructions, hello: Hello, index: int) -> int:
-    from fiber._runtime.runtime import Runtime
+def _watched(parent: Hello | None, mine: Hello) -> int | None:
+    """Descriptor that is readable once the parent has ended; None where there is none, and for strangers."""
+    if parent is None or parent.host != mine.host or disagreement(parent, mine) is not None:
+        return None
+    try:
+        return os.pidfd_open(parent.pid)
+    except (AttributeError, OSError):
+        # not on this system, or gone already
+        return None
 
+
+def _fetched(link: Link, hello: Hello) -> memoryview:
+    """Ask the parent for the work."""
     link.send(Kind.CALL, 0, 1)
     answer = link.receive()
     if answer is None or answer.kind is not Kind.REPLY:
@@ -50,7 +69,20 @@ def _become(link: Link, instructions: Instructions, hello: Hello, index: int) ->
             f"fiber: process {hello.ident} does not begin: its parent at {link.url} has given it up"
         )
         raise SystemExit(msg)
-    payload: dict[str, Any] = codec.loads(answer.body)
+    return answer.body
+
+
+def _become(
+    work: memoryview,
+    link: Link | None,
+    sentinel: int,
+    instructions: Instructions,
+    hello: Hello,
+    index: int,
+) -> int:
+    from fiber._runtime.runtime import Runtime
+
+    payload: dict[str, Any] = codec.loads(work)
     if payload["ignores_interrupts"]:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     fresh_main()
@@ -59,9 +91,9 @@ def _become(link: Link, instructions: Instructions, hello: Hello, index: int) ->
     )
     runtime.own(StackFile(runtime.directory, runtime.ident))
     if instructions.remote:
-        _prepare_remote(runtime, link.url, payload)
+        _prepare_remote(runtime, runtime.parent_url, payload)
     else:
-        ask = lambda question: _ask_parent(runtime, link.url, question)  # noqa: E731 - used once
+        ask = lambda question: _ask_parent(runtime, question)  # noqa: E731 - used once
         sys.meta_path.append(ParentFinder(payload["modules"], ask))
         prepare(payload["preparation"])
     process = codec.loads(memoryview(payload["process"]))
@@ -69,10 +101,12 @@ def _become(link: Link, instructions: Instructions, hello: Hello, index: int) ->
     if runtime.config.debugger:
         # by name: few programs stop in a worker
         describe = getattr(process, "describe_task", lambda: "")
-        entry_points.load_object("fiber._watch.debugger:install")(runtime, link.url, describe)
-    sentinel = _parent_sentinel(link)
+        entry_points.load_object("fiber._watch.debugger:install")(
+            runtime, runtime.parent_url, describe
+        )
+    held = OwnedDescriptors((sentinel,))
     code = _run(process, sentinel)
-    if not link.is_intact:
+    if not (held.are_intact if link is None else link.is_intact):
         # user code has closed our descriptors, as a daemonize() does: nothing can be closed in order,
         # and other files may have the numbers
         os._exit(code & 0xFF)
@@ -102,8 +136,8 @@ def _run(process: Any, sentinel: int) -> int:
     return code
 
 
-def _ask_parent(runtime: Any, url: str, question: bytes) -> bytes:
-    pending = runtime.client(url).call(0, [question])
+def _ask_parent(runtime: Any, question: bytes) -> bytes:
+    pending = runtime.client(runtime.parent_url).call(0, [question])
     pending.wait()
     return bytes(pending.result())
 
@@ -134,7 +168,7 @@ def _prepare_remote(runtime: Any, url: str, payload: dict[str, Any]) -> None:
     from fiber.model import BackendInfo
 
     environ.mark_inherited()
-    store = ContentStore(runtime.directory, lambda question: _ask_parent(runtime, url, question))
+    store = ContentStore(runtime.directory, lambda question: _ask_parent(runtime, question))
     finder = CodeFinder(payload["modules"], store)
     # described by the parent: its plugin need not be installed on this host
     info = payload["backend"]
@@ -189,18 +223,6 @@ def prepare(preparation: dict[str, Any], main: Callable[[], None] | None = None)
         or "init_main_from_name" in preparation
         or "init_main_from_path" in preparation
     )
-
-
-def _parent_sentinel(link: Link) -> int:
-    """Descriptor that is readable once the parent has ended."""
-    if link.peer.host == Hello.mine("").host and hasattr(os, "pidfd_open"):
-        try:
-            descriptor: int = os.pidfd_open(link.peer.pid)
-        except OSError:
-            # gone already, or the kernel has none
-            return link.end_fd
-        return descriptor
-    return link.end_fd
 
 
 if __name__ == "__main__":

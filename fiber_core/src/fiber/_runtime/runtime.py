@@ -196,8 +196,6 @@ class Runtime:
         self.instructions = instructions
         #: identity of this process within the run
         self.ident = ident
-        #: connection to the process that started this one; None in the master
-        self.parent_link = parent_link
         #: the process object that this process is; None in the master
         self.process: Any = None
         #: position among the processes of its job
@@ -207,6 +205,7 @@ class Runtime:
         self.closing = False
         self.closed = False
         self._pid = os.getpid()
+        self._parent_link = parent_link
         self._credentials = credentials
         self._directory = directory
         self._plugins = plugins
@@ -253,11 +252,19 @@ class Runtime:
         instructions: Instructions,
         *,
         config: Config,
-        parent_link: Link,
+        parent_link: Link | None,
         hello: Hello,
         index: int,
     ) -> Runtime:
-        """The runtime of a process that another one started; it becomes the current one."""
+        """The runtime of a process that another one started; it becomes the current one.
+
+        Args:
+            instructions: how it reaches its parent.
+            config: settings of the run.
+            parent_link: the connection to its parent, where it was made already; closed with the runtime.
+            hello: its identity.
+            index: position among the processes of its job.
+        """
         global _current  # noqa: PLW0603 - there is one a process
         runtime = cls(
             credentials=instructions.credentials,
@@ -283,7 +290,32 @@ class Runtime:
     @property
     def is_master(self) -> bool:
         """True in the process that began the run."""
-        return self.parent_link is None
+        return self.instructions is None
+
+    @property
+    def parent_link(self) -> Link | None:
+        """Connection to the process that started this one, made on first use; None in the master.
+
+        Raises:
+            StartError: the parent does not answer.
+            HandshakeError: it refused this process.
+        """
+        if self.instructions is None:
+            return None
+        with self._lock:
+            if self._parent_link is None:
+                self._refuse_if_closed()
+                from fiber._agent.instructions import dial
+
+                self._parent_link = dial(self.instructions, self.hello)
+            return self._parent_link
+
+    @property
+    def parent_url(self) -> str:
+        """Address at which the process that started this one is reached; "" in the master."""
+        if self._parent_link is not None:
+            return self._parent_link.url
+        return "" if self.instructions is None else self.instructions.urls[0]
 
     @property
     def in_use(self) -> bool:
@@ -546,7 +578,8 @@ class Runtime:
         if self.closing or self._pid != os.getpid():
             return
         self.closing = True
-        first = (self._endpoint, self.router, self._clients, self._launcher, self._backend)
+        link = self._parent_link
+        first = (link, self._endpoint, self.router, self._clients, self._launcher, self._backend)
         # the last one is closed first, and an error of one does not keep the others open
         with contextlib.ExitStack() as stack:
             stack.callback(self._is_closed)

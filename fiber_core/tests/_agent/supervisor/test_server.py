@@ -17,7 +17,6 @@ import pytest
 
 import process_signals
 from fiber._agent.supervisor.journal import read_journal
-from fiber.exceptions import SubmitError
 from fiber.model import Timing
 from supervised import is_alive, masters, until_gone
 from waiting import until
@@ -275,40 +274,38 @@ def test_a_request_waits_for_what_the_group_was_sent_before(patient):
     assert patient.end(job).exit_code == 7
 
 
-def test_a_job_does_not_get_what_the_group_was_sent_before_it(patient):
+def test_a_job_does_not_get_what_the_group_was_sent_before_it_and_does_not_wait_for_that(patient):
     with late_report(patient):
         answer = in_background(patient, lambda: patient.submit("wait", foreground=True))
+        # it begins, while its submitter is not told of it
+        until(lambda: list((patient.folder / "logs").glob("*.log")))
+        assert patient.client._connection._pending
 
     job = answer()
     assert patient.client.interrupt(job.job_id), "it was interrupted before"
     assert patient.end(job).exit_code == 1
 
 
-def test_a_job_whose_submitter_has_gone_meanwhile_never_begins(patient):
+def test_a_job_of_which_nobody_was_told_ends_with_its_submitter(patient):
     with late_report(patient):
         submitter = patient.submit("submit_another", b"leave")
         patient.end(submitter)
 
-    # answered after that job would have begun
-    patient.client.interrupt(submitter.job_id)
-    assert set(read_journal(patient.folder)) == {submitter.job_id}
+    # where its request was read before its submitter had gone
+    jobs = read_journal(patient.folder)
+    del jobs[submitter.job_id]
+    until_gone(*(process.pid for job in jobs.values() for process in job.processes))
 
 
 @pytest.mark.parametrize("owns", [True, False], ids=["a master's", "another's"])
-def test_a_job_that_has_not_begun_ends_with_all_others(patient, owns):
-    def submit():
-        try:
-            return patient.submit("wait", foreground=True)
-        except SubmitError as error:
-            return str(error)
-
+def test_a_job_of_which_nobody_was_told_ends_with_all_others(patient, owns):
     with late_report(patient):
-        answer = in_background(patient, submit)
+        answer = in_background(patient, lambda: patient.submit("wait", foreground=True))
         # a process that is no master ends its own jobs only
         patient.client._owns = owns
         closed = in_thread(patient.client.close)
         if owns:
-            assert answer() == "the supervisor of this run is ending"
+            until_gone(*answer().pids)
     closed()
     if not owns:
         until_gone(*answer().pids)

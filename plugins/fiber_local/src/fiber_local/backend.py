@@ -73,23 +73,41 @@ class LocalBackend(Backend):
         self._supervisors.start()
 
     def submit(self, spec: JobSpec) -> Job:
-        """Start a job; when this returns it runs, or waits for a device."""
+        """Start a job; when this returns it runs, or waits for a device; where it is interrupted it is killed."""
         if not spec.argv and spec.entry is None:
             msg = f"{spec.name} has no program to run: argv is empty"
             raise SubmitError(msg)
         plain = _with_builtin_types(spec)
         jobs: list[Job] = []
+        is_given_up = False
 
         def accepted(reply: Accepted) -> None:
             jobs.append(self._job(plain, reply))
             self._feed.add(jobs[-1], JobStatus(state=JobState.PENDING, host=self._host))
+            if is_given_up:
+                self._end_on_thread(jobs[-1])
 
         supervisors = self._supervisors
         start = supervisors.submit_detached if spec.detached else supervisors.submit
-        reply = start(plain, accepted, cwd=_cwd())
-        for warning in reply.warnings:
-            log.warning("fiber: %s: %s", spec.name, warning)
-        return jobs[-1]
+        try:
+            reply = start(plain, accepted, cwd=_cwd())
+            for warning in reply.warnings:
+                log.warning("fiber: %s: %s", spec.name, warning)
+            return jobs[-1]
+        except BaseException:
+            # interrupted, perhaps before it was accepted: nobody will know of it
+            is_given_up = True
+            for job in jobs:
+                self._end_on_thread(job)
+            raise
+
+    def _end_on_thread(self, job: Job) -> None:
+        # neither one that was interrupted may wait for the answer, nor the one that reads it
+        thread = threading.Thread(
+            target=self.kill, args=(job,), name=f"fiber-end-{job.id}", daemon=True
+        )
+        thread.start()
+        self._join_at_close(thread)
 
     def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
         """Return a stream of (job, status) of a run's jobs.
@@ -115,9 +133,7 @@ class LocalBackend(Backend):
             return
         thread = host_jobs.end_processes(self._signallable(job), grace)
         if thread is not None:
-            with self._lock:
-                self._ending_threads = [t for t in self._ending_threads if t.is_alive()]
-                self._ending_threads.append(thread)
+            self._join_at_close(thread)
 
     def kill(self, job: Job) -> None:
         """Send SIGKILL to all processes of a job."""
@@ -218,6 +234,11 @@ class LocalBackend(Backend):
                 "directory": self._supervisors.directory,
             },
         )
+
+    def _join_at_close(self, thread: threading.Thread) -> None:
+        with self._lock:
+            self._ending_threads = [t for t in self._ending_threads if t.is_alive()]
+            self._ending_threads.append(thread)
 
     def _publish(self, job_id: str, status: JobStatus) -> None:
         job = self._feed.job(job_id)

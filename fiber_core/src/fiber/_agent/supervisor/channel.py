@@ -82,10 +82,10 @@ class Channel:
         self._stream.receive()
         return not (self._stream.waiting or self._decoder.pending)
 
-    def send(self, message: object) -> None:
-        """Queue a message; it is dropped where the peer has gone."""
-        if self._open:
-            self._stream.write([self._encode(message)])
+    def send(self, *messages: object) -> None:
+        """Queue messages; they are dropped where the peer has gone."""
+        if self._open and messages:
+            self._stream.write([self._encode(message) for message in messages])
 
     def close(self) -> None:
         """Close this end. Idempotent."""

@@ -49,6 +49,8 @@ class JobEntry:
     sent_signals: set[int] = values.field(factory=set)
     #: what its end is reported as where it was killed for a reason of the supervisor's own
     verdict: ExitReport | None = None
+    #: messages about it that wait for the moment in which its submitter may know of it
+    held: list[object] | None = None
 
     @property
     def pids(self) -> tuple[int, ...]:

@@ -66,6 +66,8 @@ class Launch:
     grants: tuple[Grant, ...] = ()
     #: True where it was accepted before and waited: an error is then its end, not a refusal
     accepted: bool = False
+    #: True where the program's terminal interrupts it from its start
+    foreground: bool = False
 
 
 @values.define(kw_only=True)
@@ -289,7 +291,7 @@ class JobRunner:
         running = RunningJob(
             job_id=launch.job_id,
             launch=launch,
-            foreground=spec.foreground,
+            foreground=launch.foreground,
             memory=spec.resources.memory,
             log=log,
             confinement=confinement,
@@ -471,6 +473,12 @@ class JobRunner:
                 process.interrupted = True
             else:
                 self.signal(entry, process.index, signal.SIGINT, group=True)
+
+    def come_to_foreground(self, job_id: str) -> None:
+        """Have the program's terminal interrupt a job from now on; one that has ended is no error."""
+        running = self._running.get(job_id)
+        if running is not None:
+            running.foreground = True
 
     def interrupt_from_terminal(self, entry: JobEntry) -> None:
         """Interrupt a job that is in the foreground; others are left alone."""

@@ -50,6 +50,7 @@ class RequestHandler:
         known_ids: ids that the run has used already.
         on_submit: called before each start.
         on_changed: called with a job that waits for something else now.
+        send_about: sends a message about a job to its submitter.
         settle_interrupts: calls back, in the order of the calls, once the runner got every SIGINT
             to the program's process group that was sent before.
         on_shutdown: called with the reply to give once everything has ended.
@@ -65,6 +66,7 @@ class RequestHandler:
         known_ids: set[str],
         on_submit: Callable[[], None],
         on_changed: Callable[[JobEntry], None],
+        send_about: Callable[[JobEntry, object], None],
         settle_interrupts: Callable[[Callable[[], None]], None],
         on_shutdown: Callable[[Callable[[], None]], None],
         devices: DeviceQueue,
@@ -75,6 +77,7 @@ class RequestHandler:
         self._ids = known_ids
         self._on_submit = on_submit
         self._on_changed = on_changed
+        self._send_about = send_about
         self._settle_interrupts = settle_interrupts
         self._on_shutdown = on_shutdown
         self._devices = devices
@@ -154,25 +157,36 @@ class RequestHandler:
                 channel.send(messages.Done(number=number))
 
     def _submit(self, channel: Channel, message: messages.Submit) -> None:
-        if message.spec.foreground:
-            # a SIGINT that was sent before it is not for it
-            self._settle_interrupts(lambda: self._start(channel, message))
-        else:
-            self._start(channel, message)
-
-    def _start(self, channel: Channel, message: messages.Submit) -> None:
-        if not channel.is_open:
-            # its submitter has gone, with whom it would have been ended
+        entry = self._start(channel, message)
+        if entry is None:
             return
+
+        def tell() -> None:
+            held, entry.held = entry.held or (), None
+            channel.send(*held)
+
+        def begin() -> None:
+            self._runner.come_to_foreground(entry.id)
+            tell()
+
+        if message.spec.foreground:
+            # A SIGINT that was sent before this request is not for it, and one that is sent once its
+            # submitter knows of it is: so the answer waits, and the process does not
+            self._settle_interrupts(begin)
+        else:
+            tell()
+
+    def _start(self, channel: Channel, message: messages.Submit) -> JobEntry | None:
+        """Start a job; returns its entry where it runs already, and its submitter is to be told so."""
         if self._closed:
             self._refuse(channel, message, messages.RefusalKind.SUBMIT, self._closed)
-            return
+            return None
         spec = message.spec
         counts = {kind: n for kind, n in spec.resources.devices.items() if n}
         unknown = self._devices.unknown(counts)
         if unknown:
             self._refuse(channel, message, messages.RefusalKind.DEVICES, " ".join(unknown))
-            return
+            return None
         job_id = self._new_id()
         self._on_submit()
 
@@ -182,11 +196,10 @@ class RequestHandler:
                 self._refuse(channel, message, messages.RefusalKind.SUBMIT, words)
                 return
             pids = tuple(p.pid for p in entry.processes if p.pid is not None)
-            channel.send(
-                messages.Accepted(
-                    number=message.number, job_id=job_id, pids=pids, warnings=warnings
-                )
+            accepted = messages.Accepted(
+                number=message.number, job_id=job_id, pids=pids, warnings=warnings
             )
+            self._send_about(entry, accepted)
 
         launch = Launch(
             job_id=job_id,
@@ -204,17 +217,20 @@ class RequestHandler:
                 # the submitter does not know that id
                 words = str(error).replace(repr(job_id), repr(spec.name))
                 self._refuse(channel, message, messages.RefusalKind.SUBMIT, words)
-                return
+                return None
         if counts and allocation is None:
             self._hold(channel, message, launch)
-            return
+            return None
         if allocation is not None:
             launch = values.evolve(launch, grants=self._devices.grants(allocation))
-        self._table.add(job_id, owner=channel.owner, processes=spec.processes)
+        entry = self._table.add(job_id, owner=channel.owner, processes=spec.processes)
+        entry.held = []
         self._runner.start(launch)
+        return entry
 
     def _hold(self, channel: Channel, message: messages.Submit, launch: Launch) -> None:
-        self._waiting[launch.job_id] = values.evolve(launch, accepted=True)
+        foreground = launch.spec.foreground
+        self._waiting[launch.job_id] = values.evolve(launch, accepted=True, foreground=foreground)
         self._table.add(
             launch.job_id,
             owner=channel.owner,
@@ -271,7 +287,7 @@ class RequestHandler:
                 self._runner.kill(job)
             self._answer_endings()
 
-        # jobs that were submitted before may wait for that
+        # what was submitted before is answered before
         self._settle_interrupts(act)
 
     def _shutdown(self, channel: Channel, message: messages.Shutdown) -> None:
@@ -359,6 +375,7 @@ class Server:
             known_ids=read_ids(options.run_directory),
             on_submit=self._on_submit,
             on_changed=self._on_changed,
+            send_about=self._send_about,
             settle_interrupts=self._settle_interrupts,
             on_shutdown=self._end,
             devices=DeviceQueue(account),
@@ -510,7 +527,13 @@ class Server:
 
     def _on_changed(self, entry: JobEntry) -> None:
         status = self._table.status(entry.id)
-        self._send(entry.owner, messages.StatusChanged(job_id=entry.id, status=status))
+        self._send_about(entry, messages.StatusChanged(job_id=entry.id, status=status))
+
+    def _send_about(self, entry: JobEntry, message: object) -> None:
+        if entry.held is None:
+            self._send(entry.owner, message)
+        else:
+            entry.held.append(message)
 
     def _on_process_end(self, owner: Owner) -> None:
         channel = self._channels.pop(owner, None)
