@@ -85,7 +85,7 @@ def test_a_program_runs_on_it_and_its_pool_survives_a_killed_worker(tmp_path):
     path = os.pathsep.join(filter(None, [str(site.folder), os.environ.get("PYTHONPATH")]))
 
     done = ran(
-        [sys.executable, "-m", "fiber.testing.apps.killed_worker"],
+        [sys.executable, "-m", "fiber.testing.apps", "killed_worker"],
         env={**os.environ, "PYTHONPATH": path, "FIBER_BACKEND": "fake"},
     )
 

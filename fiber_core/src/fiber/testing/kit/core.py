@@ -19,14 +19,13 @@ from typing import Any
 
 import pytest
 
-import fiber.testing.apps
 from fiber.abc import Backend
 from fiber.testing.kit.platform import Facts, Platform
 
 __all__ = ["CoreApi", "Master", "Programs"]
 
 
-_APPS = Path(fiber.testing.apps.__path__[0])
+_APPS = Path(__file__).parent.with_name("apps.py")
 
 
 class Master:
@@ -42,14 +41,14 @@ class Master:
     def __init__(self, app: str, *words: str, environ: Mapping[str, str], patience: float) -> None:
         # not below pytest's folder, but in one that other users cannot enter
         self._folder = tempfile.mkdtemp(prefix="fiber-kit-")
-        script = shutil.copy(_APPS / f"{app}.py", self._folder)
+        script = shutil.copy(_APPS, self._folder)
         self.app = app
         self._patience = patience
         self._lines: list[str] = []
         self._errors: list[str] = []
         self._changed = threading.Condition()
         self.process = subprocess.Popen(
-            [sys.executable, script, *words],
+            [sys.executable, script, app, *words],
             cwd=self._folder,
             # run folders of its own, so that what a kill leaves is removed with the folder
             env={**environ, "XDG_RUNTIME_DIR": self._folder},
