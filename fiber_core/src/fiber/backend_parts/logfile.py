@@ -66,11 +66,11 @@ def _text(line: bytes) -> str:
     return line.rstrip(b"\n").decode("utf-8", "replace")
 
 
-def split_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def split_lines(pieces: Iterable[bytes]) -> Iterator[str]:
     """Yield the lines of bytes that come in any pieces, without their newlines; each once it is whole."""
     rest = b""
     for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")
-        yield from lines
+        yield from map(_text, lines)
     if rest:
-        yield rest
+        yield _text(rest)

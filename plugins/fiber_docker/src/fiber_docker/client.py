@@ -299,8 +299,7 @@ def log_lines(client: Client, pieces: Any) -> Iterator[str]:
     """
     try:
         with client.translate_errors("go on with logs"):
-            for line in split_lines(pieces):
-                yield line.decode("utf-8", "replace")
+            yield from split_lines(pieces)
     finally:
         close_stream(pieces)
 

@@ -13,7 +13,7 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import urllib3
@@ -210,8 +210,9 @@ class Watch:
         if self._closed.is_set():
             _break(response)
         try:
-            for line in _lines(response):
-                self._handle_event(json.loads(line))
+            for line in split_lines(response.stream(1 << 16, decode_content=True)):
+                if line:
+                    self._handle_event(json.loads(line))
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as failure:
             if self._closed.is_set():
                 return
@@ -243,10 +244,6 @@ class Watch:
         else:
             self._pods[name] = thing
             self._on_pod(thing)
-
-
-def _lines(response: Any) -> Iterator[bytes]:
-    return filter(None, split_lines(response.stream(1 << 16, decode_content=True)))
 
 
 def _break(response: Any) -> None:

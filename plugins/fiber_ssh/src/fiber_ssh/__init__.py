@@ -34,7 +34,7 @@ hosts, host_state                       the user's hosts; the state and silence 
 scheduler, placement                    which job runs where and which wait, queries to all
                                         agents; the choice of a host (pure)
 submission, agent_link                  jobs, their statuses from agents' records; requests
-log_follow                              followers of jobs' output
+                                        and followers of output
 routes, streams, address                who dials whom; channels into jobs; listen address
 connect, ssh_config                     ssh connections, host keys; ~/.ssh/config (pure)
 exec_channel, execution, shell_command  commands on a host, ``Backend.exec``, quoting (pure)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
 from fiber.abc import Backend
+from fiber.backend_parts.logfile import split_lines
 from fiber.exceptions import (
     BackendError,
     BackendUnavailableError,
@@ -31,7 +32,6 @@ from fiber.model import (
 from fiber_ssh.config import LEASE, SshConfig
 from fiber_ssh.host_state import HostState
 from fiber_ssh.hosts import read_hosts
-from fiber_ssh.log_follow import log_lines
 from fiber_ssh.scheduler import JobScheduler, find_job, query_all
 from fiber_ssh.submission import Submission, read_record
 
@@ -131,17 +131,18 @@ class SshBackend(Backend):
         # after the request that submits the job
         host_state.enqueue(lambda: link.follow(one))
 
-        def acknowledge(count: int) -> None:
-            link.notify("took", number=one.number, count=count)
-
-        def drain() -> Iterator[str]:
+        def taken() -> Iterator[bytes]:
             try:
-                yield from log_lines(pieces, acknowledge)
+                while (piece := pieces.get()) is not None:
+                    if isinstance(piece, BackendError):
+                        raise piece
+                    link.notify("took", number=one.number, count=len(piece))
+                    yield piece
             finally:
                 link.followers.forget(one.number)
                 link.notify("unfollow", number=one.number)
 
-        return drain()
+        return split_lines(taken())
 
     def exec(
         self,
