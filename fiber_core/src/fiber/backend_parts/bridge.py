@@ -13,7 +13,7 @@ import select
 import socket
 import sys
 
-__all__ = ["main"]
+__all__ = ["copy", "main"]
 
 _PIECE = 256 * 2**10
 _FORM = "streams:"
@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
         os.write(2, f"fiber: nothing listens for streams at {where}: {error}\n".encode())
         return 1
     with stream:
-        _copy(stream)
+        copy(stream)
     return 0
 
 
@@ -45,7 +45,8 @@ def _connect(where: str) -> socket.socket:
     return socket.create_connection((host.strip("[]"), int(port)), timeout=None)
 
 
-def _copy(stream: socket.socket) -> None:
+def copy(stream: socket.socket) -> None:
+    """Copy bytes between a stream and the standard ones until one side ends."""
     poll = select.poll()
     poll.register(0, select.POLLIN)
     poll.register(stream, select.POLLIN)

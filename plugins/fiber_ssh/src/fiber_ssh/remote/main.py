@@ -9,9 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from typing import BinaryIO
+
+from fiber.backend_parts.bridge import copy
 
 _SOCKET = "agent.sock"
 _TRIES = 20
@@ -38,21 +39,9 @@ def _be_session(root: str) -> None:
         sys.exit(
             "fiber's agent on this host does not answer; see " + os.path.join(root, "agent.err")
         )
-    threading.Thread(target=_copy_out, args=(sock,), daemon=True).start()
-    while data := os.read(0, 256 * 1024):
-        try:
-            sock.sendall(data)
-        except OSError:
-            break
-    os._exit(0)
-
-
-def _copy_out(sock: socket.socket) -> None:
+    # one side that is gone is an end
     with contextlib.suppress(OSError):
-        while data := sock.recv(256 * 1024):
-            view = memoryview(data)
-            while view:
-                view = view[os.write(1, view) :]
+        copy(sock)
     os._exit(0)
 
 
