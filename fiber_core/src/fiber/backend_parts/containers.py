@@ -1,4 +1,4 @@
-"""What backends that run containers have in common: failures, settings, labels, capabilities.
+"""What backends that run containers have in common: errors, settings, labels, capabilities.
 
 Engines give a container fourteen of Linux's capabilities, of which root has the use. Those that are left are the ones
 by which root reads, writes and gives away the files of others, changes its user and binds low ports: images
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import functools
 import getpass
+import json
 import os
 from typing import Any
 
 from fiber._base import values
-from fiber.model import JobSpec, JobState, JobStatus, Reason, ReasonKind
+from fiber.model import JobSpec
 
-__all__ = ["UNNEEDED_CAPABILITIES", "failed", "innermost", "is_reduced", "named", "user_name"]
+__all__ = ["UNNEEDED_CAPABILITIES", "arguments", "innermost", "is_reduced", "named", "user_name"]
 
 #: raw packets (and so others' addresses), devices, ``chroot``, the audit log, and passing
 #: capabilities on
@@ -30,11 +31,12 @@ def is_reduced(security: str, spec: JobSpec) -> bool:
     return security == "restricted" or (security == "reduced" and spec.entry is not None)
 
 
-def failed(kind: ReasonKind, message: str, code: int, host: str | None) -> JobStatus:
-    """The status of a job that has failed."""
-    return JobStatus(
-        state=JobState.FAILED, reason=Reason(kind), exit_code=code, message=message, host=host
-    )
+def arguments(label: str) -> tuple[str, ...]:
+    """A job's arguments, from the JSON in its container's label; none where that makes no sense."""
+    try:
+        return tuple(map(str, json.loads(label)))
+    except (ValueError, TypeError, RecursionError):
+        return ()
 
 
 def innermost(error: BaseException) -> str:

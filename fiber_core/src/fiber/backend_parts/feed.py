@@ -1,20 +1,22 @@
-"""Feed of job statuses: the latest status of each job, and streams of changes."""
+"""Feed of job statuses: the latest status of each job, and streams of changes; statuses of jobs that ended."""
 
 from __future__ import annotations
 
 import queue
+import signal
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 
 from fiber._base import values
-from fiber.model import Job, JobState, JobStatus, ProcessStatus
+from fiber.model import Job, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
-__all__ = ["Feed", "with_log_tail"]
+__all__ = ["Feed", "ended", "exit_code", "failed", "with_log_tail"]
 
 #: ended jobs that are remembered; the platform may know the others
 _REMEMBERED = 10_000
 _Change = tuple[Job, JobStatus]
+_SIGNALS = frozenset(map(int, signal.valid_signals()))
 _Queue = queue.SimpleQueue[_Change | None]
 
 
@@ -173,6 +175,31 @@ def _is_news(before: JobStatus, now: JobStatus) -> bool:
         return False
     # an event may come after a query whose answer is newer
     return not (now.state is JobState.PENDING and before.state is not JobState.PENDING)
+
+
+def exit_code(code: int) -> int:
+    """A process's exit code from that of a shell or an engine, which is 128 and the number of a signal."""
+    return 128 - code if code - 128 in _SIGNALS else code
+
+
+def ended(code: int, message: str = "", host: str | None = None) -> JobStatus:
+    """Return the status of a job that ended with an exit code, minus a signal's number where one ended it."""
+    return JobStatus(
+        state=JobState.FAILED if code else JobState.SUCCEEDED,
+        reason=Reason(ReasonKind.SIGNAL if code < 0 else ReasonKind.EXIT, abs(code)),
+        exit_code=code,
+        message=message,
+        host=host,
+    )
+
+
+def failed(
+    kind: ReasonKind, message: str, code: int | None = None, host: str | None = None
+) -> JobStatus:
+    """Return the status of a job that has failed for another reason."""
+    return JobStatus(
+        state=JobState.FAILED, reason=Reason(kind), exit_code=code, message=message, host=host
+    )
 
 
 def with_log_tail(status: JobStatus, lines: tuple[str, ...]) -> JobStatus:

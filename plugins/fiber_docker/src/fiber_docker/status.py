@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-import json
 import re
 import signal
 import tarfile
@@ -19,7 +18,8 @@ from typing import Any
 import attrs
 
 from fiber._agent.supervisor.jobs import signal_name
-from fiber.backend_parts.containers import failed
+from fiber.backend_parts.containers import arguments
+from fiber.backend_parts.feed import ended, exit_code, failed
 from fiber.backend_parts.first import last_word
 from fiber.exceptions import BackendError
 from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
@@ -29,7 +29,6 @@ from fiber_docker.container import EXIT_FILE
 #: exit codes up to this are the program's own, whatever the engine
 _PLAIN = 125
 _STARTED_NOT = 127
-_SIGNALS = frozenset(int(number) for number in signal.valid_signals())
 
 
 @attrs.frozen(kw_only=True)
@@ -49,36 +48,16 @@ class ContainerExit:
         """The terminal status."""
         if self.report.startswith("start "):
             return failed(ReasonKind.START, self.report.removeprefix("start "), self.code, host)
-        number = self._signal()
-        if self.oom and number == signal.SIGKILL:
-            words = "it used more memory than it may, and was killed"
-            return failed(ReasonKind.OOM, words, -int(signal.SIGKILL), host)
-        if number is not None:
-            return JobStatus(
-                state=JobState.FAILED,
-                reason=Reason(ReasonKind.SIGNAL, number),
-                exit_code=-number,
-                message=f"killed by {signal_name(number)}",
-                host=host,
-            )
-        succeeded = self.code == 0
-        return JobStatus(
-            state=JobState.SUCCEEDED if succeeded else JobState.FAILED,
-            reason=Reason(ReasonKind.EXIT, self.code),
-            exit_code=self.code,
-            message="" if succeeded else self.error or f"ended with exit code {self.code}",
-            host=host,
-        )
-
-    def _signal(self) -> int | None:
         kind, _, number = self.report.partition(" ")
-        if kind == "exit":
-            return None
-        if kind == "signal":
-            return int(number)
         # without a report: 128 and a signal's number, as engines and shells have it
-        found = self.code - 128
-        return found if found in _SIGNALS else None
+        code = -int(number) if kind == "signal" else self.code if kind else exit_code(self.code)
+        if self.oom and code == -signal.SIGKILL:
+            words = "it used more memory than it may, and was killed"
+            return failed(ReasonKind.OOM, words, code, host)
+        if code < 0:
+            return ended(code, f"killed by {signal_name(-code)}", host)
+        words = self.error or f"ended with exit code {code}"
+        return ended(code, words if code else "", host)
 
 
 def is_ambiguous(code: int) -> bool:
@@ -86,15 +65,14 @@ def is_ambiguous(code: int) -> bool:
     return code > _PLAIN
 
 
-def start_failure(words: str, *, image: bool = False) -> JobStatus:
+def start_failure(words: str) -> JobStatus:
     """The status of a container whose first program could not be started."""
-    kind = ReasonKind.IMAGE if image else ReasonKind.START
-    return failed(kind, words, _STARTED_NOT, None)
+    return failed(ReasonKind.START, words, _STARTED_NOT)
 
 
 def lost_with_engine(words: str) -> JobStatus:
     """The status of a container whose engine went away while it was being started."""
-    return failed(ReasonKind.NODE_LOST, words, _STARTED_NOT, None)
+    return failed(ReasonKind.NODE_LOST, words, _STARTED_NOT)
 
 
 def killed_unseen(status: JobStatus) -> JobStatus:
@@ -121,12 +99,7 @@ def failed_to_start(status: JobStatus) -> bool:
 
 def ended_before_start(signum: int) -> JobStatus:
     """The status of a job that was ended, as by a signal, before it was started."""
-    return JobStatus(
-        state=JobState.FAILED,
-        reason=Reason(ReasonKind.SIGNAL, signum),
-        exit_code=-signum,
-        message="ended before it was started",
-    )
+    return ended(-signum, "ended before it was started")
 
 
 def from_inspect(found: Mapping[str, Any], report: str = "", host: str | None = None) -> JobStatus:
@@ -152,34 +125,30 @@ def from_inspect(found: Mapping[str, Any], report: str = "", host: str | None = 
     return JobStatus(state=_state(status), host=host)
 
 
-def from_list(item: Mapping[str, Any], host: str | None = None) -> JobStatus | None:
+def from_list(item: Mapping[str, Any]) -> JobStatus | None:
     """The status of a container in a list; None where it has to be inspected."""
     status = str(item.get("State", ""))
     if status in ("exited", "stopped"):
         match = re.match(r"Exited \((\d+)\)", str(item.get("Status", "")))
         if match is None or is_ambiguous(int(match[1])):
             return None
-        return ContainerExit(code=int(match[1])).status(host)
+        return ContainerExit(code=int(match[1])).status()
     if status in ("created", "dead", "removing"):
         return None
-    return JobStatus(state=_state(status), host=host)
+    return JobStatus(state=_state(status))
 
 
 def job_of(
     backend: str, name: str, labels: Mapping[str, str], submitted: float | None = None
 ) -> Job:
     """The job of a container, from its name and labels."""
-    try:
-        argv = tuple(map(str, json.loads(labels.get("fiber.argv", "[]"))))
-    except (ValueError, TypeError, RecursionError):
-        argv = ()
     return Job(
         id=name,
         name=labels.get("fiber.name", name),
         run_id=labels.get("fiber.run", ""),
         backend=backend,
         data={"container": name},
-        argv=argv,
+        argv=arguments(labels.get("fiber.argv", "[]")),
         submitted=submitted,
     )
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import signal
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import attrs
-
-from fiber.backend_parts.feed import with_log_tail
+from fiber.backend_parts.feed import failed, with_log_tail
 from fiber.exceptions import BackendError, FiberError
-from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
+from fiber.model import Job, JobState, JobStatus, ReasonKind
 from fiber_docker.client import Client, close_stream
 from fiber_docker.status import (
     ContainerExit,
@@ -30,17 +29,14 @@ _RUNNING = {"start": JobState.RUNNING, "unpause": JobState.RUNNING, "pause": Job
 _DIED = frozenset({"die", "died"})
 _REMOVED = frozenset({"destroy", "remove"})
 #: status of a job whose container is gone, unless the event of its end comes
-REMOVED_UNSEEN = JobStatus(
-    state=JobState.FAILED,
-    reason=Reason(ReasonKind.UNKNOWN),
-    exit_code=-9,
-    message="its container was removed before its end was seen",
+REMOVED_UNSEEN = failed(
+    ReasonKind.UNKNOWN, "its container was removed before its end was seen", -signal.SIGKILL
 )
 #: status of a job whose container vanished while the engine was away
-_LOST_UNSEEN = attrs.evolve(
-    REMOVED_UNSEEN,
-    reason=Reason(ReasonKind.NODE_LOST),
-    message="its container was removed while the Docker engine was away",
+_LOST_UNSEEN = failed(
+    ReasonKind.NODE_LOST,
+    "its container was removed while the Docker engine was away",
+    -signal.SIGKILL,
 )
 
 

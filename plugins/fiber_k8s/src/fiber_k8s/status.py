@@ -7,7 +7,6 @@ documentation; words of kubelets and schedulers were taken from recordings of re
 from __future__ import annotations
 
 import enum
-import json
 import re
 import signal
 from collections.abc import Mapping
@@ -17,14 +16,14 @@ from typing import Any
 import attrs
 
 from fiber._agent.supervisor.jobs import signal_name
-from fiber.backend_parts.containers import failed
+from fiber.backend_parts.containers import arguments
+from fiber.backend_parts.feed import ended, exit_code, failed
 from fiber.backend_parts.first import last_word
 from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
 from fiber_k8s.names import CONTAINER, PREFIX
 
 _START_FAILED = 127
 _KILLED = -int(signal.SIGKILL)
-_SIGNALS = frozenset(int(number) for number in signal.valid_signals())
 #: kind of disruption, by the reason of the condition DisruptionTarget
 _DISRUPTIONS = {
     "PreemptionByScheduler": ReasonKind.PREEMPTED,
@@ -236,17 +235,13 @@ def job_of(backend: str, pod: Mapping[str, Any]) -> Job:
     metadata = pod["metadata"]
     labels = metadata.get("labels") or {}
     annotations = metadata.get("annotations") or {}
-    try:
-        argv = tuple(map(str, json.loads(annotations.get(f"{PREFIX}argv", "[]"))))
-    except (ValueError, TypeError, RecursionError):
-        argv = ()
     return Job(
         id=metadata["name"],
         name=annotations.get(f"{PREFIX}name", metadata["name"]),
         run_id=labels.get(f"{PREFIX}run", ""),
         backend=backend,
         data={"namespace": metadata.get("namespace", ""), "uid": metadata.get("uid", "")},
-        argv=argv,
+        argv=arguments(annotations.get(f"{PREFIX}argv", "[]")),
         submitted=parse_time(metadata.get("creationTimestamp")),
     )
 
@@ -305,54 +300,41 @@ def _disruption(pod_status: Mapping[str, Any]) -> tuple[ReasonKind, str] | None:
 
 
 def _ended(
-    ended: Mapping[str, Any],
+    end: Mapping[str, Any],
     pod_status: Mapping[str, Any],
     disruption: tuple[ReasonKind, str] | None,
     host: str | None,
 ) -> JobStatus:
-    code, why = int(ended.get("exitCode", 0)), str(ended.get("reason") or "")
-    last, words = last_word(str(ended.get("message") or ""))
+    code, why = int(end.get("exitCode", 0)), str(end.get("reason") or "")
+    last, words = last_word(str(end.get("message") or ""))
     if why in {"StartError", "ContainerCannotRun"}:
         return failed(ReasonKind.START, words or why, _START_FAILED, host)
     kind, _, rest = last.partition(" ")
     if kind == "start":
         return failed(ReasonKind.START, rest, code, host)
     if kind == "signal":
-        exit_code = -int(rest)
+        code = -int(rest)
     elif kind == "exit":
-        exit_code = int(rest)
+        code = int(rest)
     else:
         # no termination message: shells report signals so
-        exit_code = 128 - code if code - 128 in _SIGNALS else code
-    if why == "OOMKilled" and exit_code != 0:
-        return failed(ReasonKind.OOM, "it used more memory than it may, and was killed", exit_code, host)  # fmt: skip
-    if exit_code == 0 and not (disruption or pod_status.get("reason") in _POD_REASONS):
-        return JobStatus(
-            state=JobState.SUCCEEDED, reason=Reason(ReasonKind.EXIT, 0), exit_code=0, host=host
-        )
+        code = exit_code(code)
+    if why == "OOMKilled" and code != 0:
+        return failed(ReasonKind.OOM, "it used more memory than it may, and was killed", code, host)
     if disruption is not None:
-        return failed(*disruption, exit_code, host)
-    pod_reason, pod_words = (
-        str(pod_status.get("reason") or ""),
-        str(pod_status.get("message") or "").strip(),
-    )
+        return failed(*disruption, code, host)
+    pod_reason = str(pod_status.get("reason") or "")
+    pod_words = str(pod_status.get("message") or "").strip()
     if pod_reason in _POD_REASONS:
-        return failed(_POD_REASONS[pod_reason], pod_words or pod_reason, exit_code, host)
-    reason = (
-        Reason(ReasonKind.SIGNAL, -exit_code)
-        if exit_code < 0
-        else Reason(ReasonKind.EXIT, exit_code)
-    )
-    message = (
-        f"killed by {signal_name(-exit_code)}" if exit_code < 0 else f"ended with exit code {code}"
-    )
+        return failed(_POD_REASONS[pod_reason], pod_words or pod_reason, code, host)
+    if code == 0:
+        return ended(0, host=host)
+    message = f"killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
     if pod_reason == "DeadlineExceeded":
         message = pod_words or pod_reason
     elif words and why != "Completed":
         message = words
-    return JobStatus(
-        state=JobState.FAILED, reason=reason, exit_code=exit_code, message=message, host=host
-    )
+    return ended(code, message, host)
 
 
 def _pod_failed(

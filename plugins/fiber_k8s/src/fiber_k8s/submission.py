@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import secrets
+import signal
 import threading
 import time
 from collections.abc import Mapping
@@ -13,10 +14,10 @@ from typing import Any
 import attrs
 
 from fiber.abc import ResourceProvider
-from fiber.backend_parts.feed import Feed
+from fiber.backend_parts.feed import Feed, ended, failed
 from fiber.backend_parts.threads import ThreadPool
 from fiber.exceptions import BackendError, SubmitError, UnknownJobError
-from fiber.model import Job, JobSpec, JobState, JobStatus, Reason, ReasonKind
+from fiber.model import Job, JobSpec, JobState, JobStatus, ReasonKind
 from fiber_k8s.address import is_outside, source_address
 from fiber_k8s.client import ApiError, Client, missing_account
 from fiber_k8s.config import K8sConfig
@@ -36,12 +37,7 @@ _SEALED = 64 << 10
 #: fields of a pod's spec with its service account; the second is the deprecated name
 _ACCOUNTS = frozenset({"serviceAccountName", "serviceAccount"})
 _LABELS = "FIBER_K8S_LABELS"
-_KILLED = JobStatus(
-    state=JobState.FAILED,
-    reason=Reason(ReasonKind.SIGNAL, 9),
-    exit_code=-9,
-    message="killed before its pod was created",
-)
+_KILLED = ended(-signal.SIGKILL, "killed before its pod was created")
 
 #: documentation addresses (RFC 5737, 3849), to find the own address; a pod may have one family only
 _ANYWHERE = ("192.0.2.1", "2001:db8::1")
@@ -335,13 +331,7 @@ class JobSubmitter:
         try:
             self._create(request)
         except BackendError as error:
-            refused = JobStatus(
-                state=JobState.FAILED,
-                reason=Reason(ReasonKind.UNSCHEDULABLE),
-                exit_code=127,
-                message=str(error),
-            )
-            self._feed.publish(request.job, refused)
+            self._feed.publish(request.job, failed(ReasonKind.UNSCHEDULABLE, str(error), 127))
 
     def _is_cancelled(self, job_id: str) -> bool:
         with self._lock:

@@ -18,7 +18,7 @@ import attrs
 from fiber._agent.supervisor.output import LinePrefix
 from fiber._base.threads import CallbackThread
 from fiber.abc import ResourceProvider
-from fiber.backend_parts.feed import Feed
+from fiber.backend_parts.feed import Feed, ended, failed
 from fiber.backend_parts.standard_streams import write_all
 from fiber.exceptions import (
     BackendError,
@@ -28,7 +28,7 @@ from fiber.exceptions import (
     SubmitError,
     UnknownJobError,
 )
-from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind, Timing
+from fiber.model import Job, JobState, JobStatus, ReasonKind, Timing
 from fiber_ssh.agent_link import AgentLink, Request
 from fiber_ssh.config import SshConfig
 from fiber_ssh.host_state import HostState, HostStates, LeaseMonitor
@@ -36,7 +36,7 @@ from fiber_ssh.hosts import Host
 from fiber_ssh.placement import HostCapacity, choose, waiting_for
 from fiber_ssh.remote.wire import Message
 from fiber_ssh.routes import Route, Router
-from fiber_ssh.submission import Submission, lost, read_record, submit_fields
+from fiber_ssh.submission import Submission, read_record, submit_fields
 from fiber_ssh.timing import SshTiming
 
 log = logging.getLogger("fiber")
@@ -272,7 +272,9 @@ class JobScheduler:
             route = Route() if spec.ident is None else self._router.route(link, spec.urls)
         except (FiberError, OSError) as error:
             if link.is_up:
-                self._end(submission, lost(ReasonKind.START, str(error), host_state.host.name))
+                self._end(
+                    submission, failed(ReasonKind.START, str(error), host=host_state.host.name)
+                )
             else:
                 self._requeue(submission, host_state)
             return
@@ -310,7 +312,7 @@ class JobScheduler:
         kind = ReasonKind.START
         if isinstance(request.error, BackendUnavailableError):
             kind = ReasonKind.NODE_LOST
-        self._end(submission, lost(kind, str(request.error), submission.host))
+        self._end(submission, failed(kind, str(request.error), host=submission.host))
 
     # -- callbacks of links and leases
 
@@ -336,7 +338,7 @@ class JobScheduler:
             ]
         message = "its host knows it no more: its agent there ended, or gave this program up"
         for submission in missing:
-            self._end(submission, lost(ReasonKind.NODE_LOST, message, link.host.name))
+            self._end(submission, failed(ReasonKind.NODE_LOST, message, host=link.host.name))
 
     def _on_record(self, link: AgentLink, record: Message) -> None:
         job, status = read_record(record, self._backend, link.host.name)
@@ -363,7 +365,7 @@ class JobScheduler:
         with self._changed:
             submissions = [one for one in self._submissions.values() if one.host == name]
         for submission in submissions:
-            self._end(submission, lost(ReasonKind.LEASE, why, name))
+            self._end(submission, failed(ReasonKind.LEASE, why, host=name))
         host_state.link.expire(why)
 
     def _has_ended(self, job_id: str) -> bool:
@@ -376,12 +378,12 @@ class JobScheduler:
             if submission.host is not None:
                 self.host_states[submission.host].release(submission.job.id)
             self.feed.publish(submission.job, status)
-            ended = [
+            surplus = [
                 i
                 for i in self._submissions
                 if len(self._submissions) > _REMEMBERED and self._has_ended(i)
             ]
-            for job_id in ended[: len(self._submissions) - _REMEMBERED]:
+            for job_id in surplus[: len(self._submissions) - _REMEMBERED]:
                 del self._submissions[job_id]
             self._changed.notify_all()
         self._assign_waiting()
@@ -414,15 +416,7 @@ class JobScheduler:
                 self._end_waiting(submission, 9)
 
     def _end_waiting(self, submission: Submission, number: int) -> None:
-        self._end(
-            submission,
-            JobStatus(
-                state=JobState.FAILED,
-                reason=Reason(ReasonKind.SIGNAL, number),
-                exit_code=-number,
-                message="it was ended before it had a host",
-            ),
-        )
+        self._end(submission, ended(-number, "it was ended before it had a host"))
 
     # -- end
 

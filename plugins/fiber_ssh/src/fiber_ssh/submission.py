@@ -12,7 +12,7 @@ import attrs
 
 from fiber._agent.supervisor.jobs import combine
 from fiber._agent.supervisor.journal import JournaledJob
-from fiber.model import Device, Job, JobSpec, JobState, JobStatus, Reason, ReasonKind
+from fiber.model import Device, Job, JobSpec, JobStatus
 from fiber_ssh.address import ADDRESS_VARIABLE, UNREACHABLE
 from fiber_ssh.exec_channel import HostInfo
 from fiber_ssh.hosts import Host
@@ -100,8 +100,3 @@ def read_record(record: Mapping[str, Any], backend: str, host: str) -> tuple[Job
     """
     job = JournaledJob.from_events(record["events"])
     return job.job(backend, host=host), combine(job.processes, host=host)
-
-
-def lost(kind: ReasonKind, message: str, host: str | None) -> JobStatus:
-    """The status of a job that failed without an exit status, as with a host that was lost."""
-    return JobStatus(state=JobState.FAILED, reason=Reason(kind), message=message, host=host)
