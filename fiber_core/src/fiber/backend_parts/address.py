@@ -1,13 +1,17 @@
-"""Listen addresses of processes whose peers are on other hosts, behind mutual TLS; pure."""
+"""Listen addresses of processes whose peers are on other hosts, behind mutual TLS.
+
+Pure but for :func:`source_address`.
+"""
 
 from __future__ import annotations
 
 import ipaddress
+import socket
 from collections.abc import Sequence
 
 from fiber.model import Interface, ListenAddress
 
-__all__ = ["listen_address", "outward", "tls"]
+__all__ = ["listen_address", "outward", "source_address", "tls"]
 
 
 def tls(host: str, advertised: str | None = None, *, routed: bool = False) -> ListenAddress:
@@ -53,6 +57,23 @@ def listen_address(
     # a name, or an address that is translated on the way, cannot be bound
     every = "::" if ":" in advertised else "0.0.0.0"  # noqa: S104 - behind mutual TLS
     return tls(every, advertised, routed=routed)
+
+
+def source_address(host: str, port: int) -> str | None:
+    """Return this host's source address for connections to another; no packet is sent."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    except OSError:
+        return None
+    for family, kind, protocol, _, address in found:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setblocking(True)
+                probe.connect(address)
+                return str(probe.getsockname()[0])
+        except OSError:
+            continue
+    return None
 
 
 def _is_inward(interface: Interface) -> bool:

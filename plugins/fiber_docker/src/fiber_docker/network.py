@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from fiber.backend_parts.address import source_address
 from fiber.exceptions import BackendError, UnknownJobError
 from fiber_docker.address import Facts
 from fiber_docker.client import Client
@@ -116,12 +117,4 @@ def _route(url: str) -> str | None:
     parts = urlsplit(url)
     if parts.scheme not in ("tcp", "http", "https", "ssh") or not parts.hostname:
         return None
-    with contextlib.suppress(OSError):
-        family, kind, _, _, address = socket.getaddrinfo(
-            parts.hostname, parts.port or 9, type=socket.SOCK_DGRAM
-        )[0]
-        with socket.socket(family, kind) as probe:
-            probe.setblocking(True)
-            probe.connect(address)
-            return str(probe.getsockname()[0])
-    return None
+    return source_address(parts.hostname, parts.port or 9)

@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
-import socket
 from collections.abc import Callable, Mapping, Sequence
 
-from fiber.backend_parts.address import listen_address, outward, tls
+from fiber.backend_parts.address import listen_address, outward, source_address, tls
 from fiber.exceptions import BackendError
 from fiber.model import Interface, ListenAddress
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.in_pod import JOB_VARIABLE
-
-
-def source_address(host: str, port: int) -> str | None:
-    """Return this host's source address for connections to another; no packet is sent."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-    except OSError:
-        return None
-    for family, kind, protocol, _, address in found:
-        try:
-            with socket.socket(family, kind, protocol) as probe:
-                probe.setblocking(True)
-                probe.connect(address)
-                return str(probe.getsockname()[0])
-        except OSError:
-            continue
-    return None
 
 
 def is_outside(config: K8sConfig, environ: Mapping[str, str]) -> bool:

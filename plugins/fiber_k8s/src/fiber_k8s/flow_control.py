@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from fiber.backend_parts.outage import Outage
 from fiber.model import Timing
 
 log = logging.getLogger("fiber")
@@ -45,7 +46,7 @@ class RetryWindow:
         self._what = what
         self._timing = timing
         self._began = time.monotonic()
-        self._has_noticed = False
+        self._outage = Outage(timing)
 
     def allows(self, error: Exception) -> bool:
         """Return whether the call may be tried again.
@@ -53,12 +54,12 @@ class RetryWindow:
         Args:
             error: of the last try.
         """
-        lasted = time.monotonic() - self._began
-        left = self._timing.outage - lasted
-        if lasted >= self._timing.outage_notice and not self._has_noticed:
-            self._has_noticed = True
+        outage, now = self._outage, time.monotonic()
+        outage.failed(error, self._began, now)
+        if outage.notice(now):
+            left = self._timing.outage - outage.lasted
             log.warning("fiber: still trying to %s, for %.0f s more: %s", self._what, left, error)
-        return left > 0
+        return not outage.is_over
 
 
 class RateLimiter:

@@ -14,11 +14,12 @@ from typing import Any
 import attrs
 
 from fiber.abc import ResourceProvider
+from fiber.backend_parts.address import source_address
 from fiber.backend_parts.feed import Feed, ended, failed
 from fiber.backend_parts.threads import ThreadPool
 from fiber.exceptions import BackendError, SubmitError, UnknownJobError
 from fiber.model import Job, JobSpec, JobState, JobStatus, ReasonKind
-from fiber_k8s.address import is_outside, source_address
+from fiber_k8s.address import is_outside
 from fiber_k8s.client import ApiError, Client, missing_account
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.flow_control import RateLimiter
