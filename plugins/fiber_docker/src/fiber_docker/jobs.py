@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import logging
 import signal
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -25,7 +25,6 @@ from fiber_docker.devices import Devices, Requests
 from fiber_docker.images import Images
 from fiber_docker.output import OutputForwarder
 from fiber_docker.status import ended_before_start, failed_to_start, lost_with_engine, start_failure
-from fiber_docker.stream import Stream
 from fiber_docker.timing import DockerTiming
 
 log = logging.getLogger("fiber")
@@ -55,6 +54,8 @@ class _SubmittedJob:
 
     job: Job
     spec: JobSpec
+    context: ContainerContext
+    container: ContainerSpec
     stage: _Stage = _Stage.WAITING
     #: signal of a cancellation before its start; 0 for none
     cancel_signal: int = 0
@@ -127,20 +128,21 @@ class JobStarter:
             data={"container": container.name},
             argv=spec.argv,
         )
+        record = _SubmittedJob(job, spec, context, container)
         failures: list[Exception] = []
         created = threading.Event()
 
         def create(requests: Requests) -> None:
             try:
-                if self._mark_starting(job):
-                    self._create_and_start(job, spec, _with_devices(container, requests), context)
+                if self._mark_starting(record, requests):
+                    self._create_and_start(record)
             except Exception as error:
                 failures.append(error)
             finally:
                 created.set()
 
         with self._lock:
-            self._submitted[job.id] = _SubmittedJob(job, spec)
+            self._submitted[job.id] = record
         # published before any event of the engine, so that nothing is awaited in vain
         self._feed.publish(job, JobStatus(state=JobState.PENDING))
         if self._devices.grant(
@@ -252,7 +254,7 @@ class JobStarter:
             except BackendError as error:
                 failures.append(error)
 
-        self._start_threads.run_all([lambda job_id=job_id: remove(job_id) for job_id in job_ids])  # type: ignore[misc] # mypy does not infer it
+        self._start_threads.run_all([functools.partial(remove, job_id) for job_id in job_ids])
         if failures:
             raise failures[0]
 
@@ -311,12 +313,11 @@ class JobStarter:
                     self._engine_failure = error
             raise
 
-    def _create_and_start(
-        self, job: Job, spec: JobSpec, container: ContainerSpec, context: ContainerContext
-    ) -> None:
+    def _create_and_start(self, record: _SubmittedJob) -> None:
         """Create a job's container and have it started; on a thread for creation."""
+        job = record.job
         try:
-            self._create(container, context.image)
+            self._create(record)
         except Exception as error:
             with self._lock:
                 del self._submitted[job.id]
@@ -324,24 +325,26 @@ class JobStarter:
                     self._maybe_created.add(job.id)
             self._feed.publish(job, start_failure(str(error)))
             raise
-        self._start_threads.submit(lambda: self._start_job(job, spec, container, context))
+        self._start_threads.submit(functools.partial(self._start_job, record))
 
-    def _create(self, container: ContainerSpec, image: str) -> None:
+    def _create(self, record: _SubmittedJob) -> None:
+        container = record.container
         try:
             self._client.create(container.name, container.body)
         except MissingImageError as error:
-            self._images.pull_missing(image, error)
+            self._images.pull_missing(record.context.image, error)
             self._client.create(container.name, container.body)
 
-    def _mark_starting(self, job: Job) -> bool:
+    def _mark_starting(self, record: _SubmittedJob, requests: Requests) -> bool:
         """Mark a job that got its devices; False where it was cancelled meanwhile."""
+        job = record.job
         with self._lock:
-            record = self._submitted.get(job.id)
-            if record is not None and not (record.cancel_signal or self._closed):
+            if job.id in self._submitted and not (record.cancel_signal or self._closed):
                 record.stage = _Stage.STARTING
+                if requests:
+                    _host(record.container)["DeviceRequests"] = list(requests)
                 return True
-            cancel_signal = 0 if record is None else record.cancel_signal
-        self._publish_end(job, cancel_signal)
+        self._publish_end(job, record.cancel_signal)
         # its end may have been published before they were granted
         self._devices.release(job.id)
         return False
@@ -361,25 +364,23 @@ class JobStarter:
         forwarder, record.forwarder = record.forwarder, None
         return forwarder
 
-    def _start_job(
-        self, job: Job, spec: JobSpec, container: ContainerSpec, context: ContainerContext
-    ) -> None:
+    def _start_job(self, record: _SubmittedJob) -> None:
         try:
-            self._start_or_fail(job, spec, container, context)
+            self._start_or_fail(record)
         finally:
             with self._lock:
-                record = self._submitted[job.id]
                 record.stage = _Stage.STARTED
             if record.cancel_signal:
-                self._publish_end(job, record.cancel_signal)
+                self._publish_end(record.job, record.cancel_signal)
             try:
-                self._remove_unneeded(job, record)
+                self._remove_unneeded(record)
             except BackendUnavailableError:
                 # close() removes it
-                log.debug("fiber: %s stays until the engine is back", job.id, exc_info=True)
+                log.debug("fiber: %s stays until the engine is back", record.job.id, exc_info=True)
 
-    def _remove_unneeded(self, job: Job, record: _SubmittedJob) -> None:
+    def _remove_unneeded(self, record: _SubmittedJob) -> None:
         """Kill a cancelled program, and remove a container that never ran."""
+        job = record.job
         if record.cancel_signal and record.spec.entry is None:
             # SIGKILL: it has done nothing yet, and may not handle other signals
             with contextlib.suppress(UnknownJobError):
@@ -391,108 +392,79 @@ class JobStarter:
             with self._lock:
                 self._forget(job.id)
 
-    def _start_or_fail(
-        self, job: Job, spec: JobSpec, container: ContainerSpec, context: ContainerContext
-    ) -> None:
+    def _start_or_fail(self, record: _SubmittedJob) -> None:
+        spec = record.spec
         try:
             with self._lock:
-                if self._submitted[job.id].cancel_signal:
+                if record.cancel_signal:
                     return
-            self._run(job, spec, container)
-        except SubmitError as error:
-            if _lacks_python(error) and spec.private is None and spec.entry is None:
-                self._start_unwrapped(job, spec, container, context)
-                return
-            self._feed.publish(
-                job, start_failure(_advice(error, spec, self._config, context.image))
-            )
+            try:
+                self._run(record)
+            except SubmitError as error:
+                if spec.private is not None or spec.entry is not None or not _lacks_python(error):
+                    raise
+                self._unwrap(record)
+                self._run(record)
         except BackendUnavailableError as error:
             # it may run, but has got no instructions
-            self._feed.publish(job, lost_with_engine(str(error)))
+            self._feed.publish(record.job, lost_with_engine(str(error)))
         except BackendError as error:
-            self._feed.publish(job, start_failure(str(error)))
+            words = _advice(error, spec, self._config, record.context.image)
+            self._feed.publish(record.job, start_failure(words))
 
-    def _run(self, job: Job, spec: JobSpec, container: ContainerSpec) -> None:
-        def forward(stream: Stream) -> OutputForwarder:
-            prefix = f"[{spec.name}] ".encode() if spec.log_prefix else b""
-            forwarder = OutputForwarder(stream, prefix, partial_line=self._partial_line)
+    def _run(self, record: _SubmittedJob) -> None:
+        """Send a created container its files and standard input, forward its output, and start it.
+
+        Raises:
+            SubmitError: its first program cannot be started.
+        """
+        client, spec, container = self._client, record.spec, record.container
+        if container.files is not None:
+            client.put(container.name, "/", container.files)
+        shown = not spec.detached
+        if not (container.stdin or shown):
+            client.start(container.name, spec.name)
+            return
+        stream = client.attach(container.name, stdin=bool(container.stdin), output=shown)
+        prefix = f"[{spec.name}] ".encode() if spec.log_prefix else b""
+        forwarder = OutputForwarder(stream, prefix, partial_line=self._partial_line)
+        if shown:
+            # before the start: the container may end before the engine has answered
             with self._lock:
-                self._submitted[job.id].forwarder = forwarder
-            return forwarder
-
-        _start_container(self._client, spec, container, forward)
-
-    def _start_unwrapped(
-        self, job: Job, spec: JobSpec, container: ContainerSpec, context: ContainerContext
-    ) -> None:
-        """Start a program as the first process itself, in an image without Python."""
-        bare = container_spec(spec, self._config, context, wrapped=False)
-        host = container.body["HostConfig"]
-        bare = attrs.evolve(bare, name=container.name, body={**bare.body, "HostConfig": host})
-        with self._lock:
-            self._submitted[job.id].recreated = True
+                record.forwarder = forwarder
         try:
-            self._client.remove(job.id)
-            self._create(bare, context.image)
-            self._run(job, spec, bare)
-        except BackendUnavailableError as error:
-            self._feed.publish(job, lost_with_engine(str(error)))
-        except BackendError as error:
-            words = _advice(error, spec, self._config, context.image)
-            self._feed.publish(job, start_failure(words))
+            client.start(container.name, spec.name)
+            if container.stdin:
+                # it may have ended by now
+                with contextlib.suppress(OSError):
+                    stream.write(container.stdin)
+        except BaseException:
+            stream.close()
+            raise
+        finally:
+            if shown:
+                forwarder.start()
+            else:
+                stream.close()
+
+    def _unwrap(self, record: _SubmittedJob) -> None:
+        """Make a container whose program is the first process itself, for an image without Python."""
+        bare = container_spec(record.spec, self._config, record.context, wrapped=False)
+        body = {**bare.body, "HostConfig": _host(record.container)}
+        with self._lock:
+            record.recreated = True
+            record.container = attrs.evolve(bare, name=record.container.name, body=body)
+        self._client.remove(record.job.id)
+        self._create(record)
 
     def _publish_end(self, job: Job, signum: int) -> None:
         """Publish the end of a cancelled job; dropped where an end is known."""
         self._feed.publish(job, ended_before_start(signum or signal.SIGKILL))
 
 
-def _with_devices(container: ContainerSpec, requests: Requests) -> ContainerSpec:
-    if not requests:
-        return container
-    host = {**container.body["HostConfig"], "DeviceRequests": list(requests)}
-    return attrs.evolve(container, body={**container.body, "HostConfig": host})
-
-
-def _start_container(
-    client: Client,
-    spec: JobSpec,
-    container: ContainerSpec,
-    forward: Callable[[Stream], OutputForwarder],
-) -> None:
-    """Send a created container its files and standard input, forward its output, and start it.
-
-    Args:
-        client: the engine.
-        spec: the job.
-        container: its container, which exists.
-        forward: makes the forwarder of its output, called before the start, since the container
-            may end before the engine has answered.
-
-    Raises:
-        SubmitError: its first program cannot be started.
-    """
-    if container.files is not None:
-        client.put(container.name, "/", container.files)
-    shown = not spec.detached
-    if not (container.stdin or shown):
-        client.start(container.name, spec.name)
-        return
-    stream = client.attach(container.name, stdin=bool(container.stdin), output=shown)
-    forwarder = forward(stream) if shown else None
-    try:
-        client.start(container.name, spec.name)
-        if container.stdin:
-            # it may have ended by now
-            with contextlib.suppress(OSError):
-                stream.write(container.stdin)
-    except BaseException:
-        stream.close()
-        raise
-    finally:
-        if forwarder is not None:
-            forwarder.start()
-        else:
-            stream.close()
+def _host(container: ContainerSpec) -> dict[str, Any]:
+    host: dict[str, Any] = container.body["HostConfig"]
+    return host
 
 
 def _lacks_python(error: BackendError) -> bool:
