@@ -22,7 +22,7 @@ def choose(
     environ: Mapping[str, str],
     interfaces: Sequence[Interface],
     source: Callable[[str, int], str | None] = source_address,
-) -> ListenAddress | None:
+) -> ListenAddress:
     """Return the address to listen on.
 
     In a pod it is the source address of connections to the cluster's API: pods of a cluster reach

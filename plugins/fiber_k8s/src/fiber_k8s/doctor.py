@@ -373,9 +373,6 @@ def _run_probes(
 
 def _own_address(config: K8sConfig) -> str:
     chosen = choose(config, os.environ, interfaces())
-    if chosen is None:
-        msg = "this pod has no address that other pods reach; set FIBER_K8S_ADDRESS to one"
-        raise BackendError(msg)
     return chosen.bind_url.partition("://")[2].rpartition(":")[0].strip("[]")
 
 

@@ -195,7 +195,6 @@ def run(
     *,
     stdin: bytes = b"",
     timeout: float,
-    path: str | None = None,
 ) -> CommandResult:
     """Run a program to its end and capture its output, without that of the user's shell.
 
@@ -212,7 +211,7 @@ def run(
     try:
         with open_session(transport, timeout) as channel:
             channel.settimeout(timeout)
-            channel.exec_command(command_line(argv, path=path, marked=True))
+            channel.exec_command(command_line(argv, marked=True))
             errors = bytearray()
             reader = threading.Thread(target=_read_errors, args=(channel, errors), daemon=True)
             reader.start()

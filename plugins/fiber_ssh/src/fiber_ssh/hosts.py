@@ -43,7 +43,7 @@ class Host:
     gpus: tuple[int, ...] | None = None
 
 
-def read_hosts(config: SshConfig, where: str = "hosts") -> tuple[Host, ...]:
+def read_hosts(config: SshConfig) -> tuple[Host, ...]:
     """The hosts of a setting.
 
     Args:
@@ -64,14 +64,14 @@ def read_hosts(config: SshConfig, where: str = "hosts") -> tuple[Host, ...]:
     if path is not None:
         found = _parse_file(path)
     elif "/" in text or text.endswith((".ini", ".txt")):
-        msg = f"{where} is {text!r}, and there is no such file"
+        msg = f"hosts is {text!r}, and there is no such file"
         raise ConfigError(msg)
     else:
-        found = [_parse_word(word, where) for word in text.replace(",", " ").split()]
+        found = [_parse_word(word) for word in text.replace(",", " ").split()]
     names = [host.name for host in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        msg = f"{where} names {', '.join(twice)} more than once; give it all its slots at once"
+        msg = f"hosts names {', '.join(twice)} more than once; give it all its slots at once"
         raise ConfigError(msg)
     if not found:
         msg = f"{text} names no hosts; give each a section [NAME] with its slots"
@@ -95,22 +95,22 @@ def _with_defaults(host: Host, config: SshConfig) -> Host:
     )
 
 
-def _parse_word(word: str, where: str) -> Host:
+def _parse_word(word: str) -> Host:
     """Parse ``[user@]host[:slots]``, an IPv6 address in brackets."""
     user, at, rest = word.rpartition("@")
     name, slots = rest, ""
     if rest.startswith("["):
         name, bracket, slots = rest[1:].partition("]")
         if not bracket or (slots and not slots.startswith(":")):
-            msg = f"{where} has {word!r}, expected [ADDRESS]:SLOTS"
+            msg = f"hosts has {word!r}, expected [ADDRESS]:SLOTS"
             raise ConfigError(msg)
         slots = slots[1:]
     elif ":" in rest:
         name, _, slots = rest.partition(":")
     if not name or (at and not user):
-        msg = f"{where} has {word!r}, expected [USER@]HOST[:SLOTS]"
+        msg = f"hosts has {word!r}, expected [USER@]HOST[:SLOTS]"
         raise ConfigError(msg)
-    return _host(name, {"user": user, "slots": slots}, f"{where} ({word})")
+    return _host(name, {"user": user, "slots": slots}, f"hosts ({word})")
 
 
 def _parse_file(path: Path) -> list[Host]:
