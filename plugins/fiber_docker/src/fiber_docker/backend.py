@@ -286,12 +286,10 @@ class DockerBackend(Backend):
                     self._client,
                     self.name,
                     run_id,
-                    publish=self._feed.publish,
-                    inspect=self._inspector.status,
-                    log_tail=self._starter.log_tail,
-                    running=self._feed.running,
-                    reports_end=self._starter.reports_end,
-                    timing=self._timing,
+                    self._feed,
+                    self._inspector,
+                    self._starter,
+                    self._timing,
                 )
                 self._watches[run_id] = watch
             return watch

@@ -6,15 +6,17 @@ import contextlib
 import logging
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from fiber.backend_parts.feed import failed, with_log_tail
+from fiber.backend_parts.feed import Feed, failed, with_log_tail
 from fiber.exceptions import BackendError, FiberError
-from fiber.model import Job, JobState, JobStatus, ReasonKind
+from fiber.model import JobState, JobStatus, ReasonKind
 from fiber_docker.client import Client, close_stream
+from fiber_docker.jobs import JobStarter
 from fiber_docker.status import (
     ContainerExit,
+    Inspector,
     created_at,
     is_ambiguous,
     job_of,
@@ -43,16 +45,7 @@ _LOST_UNSEEN = failed(
 class Watch:
     """Stream of the engine's events, in the thread ``fiber-docker-events``; opened again when it breaks.
 
-    Args:
-        client: the engine.
-        backend: name of the backend.
-        run_id: the run.
-        publish: called with every job and its status.
-        inspect: returns the status of a container by its id and labels.
-        log_tail: returns the last lines of a job, if its output was forwarded.
-        running: returns the jobs of a run that were seen to run, and not to end.
-        reports_end: whether the end of a job is published elsewhere, so that a removal is none.
-        timing: durations.
+    Each job and its status is published to the feed.
     """
 
     def __init__(
@@ -60,22 +53,18 @@ class Watch:
         client: Client,
         backend: str,
         run_id: str,
-        publish: Callable[[Job, JobStatus], None],
-        inspect: Callable[[str, Mapping[str, str]], JobStatus],
-        log_tail: Callable[[str], tuple[str, ...]],
-        running: Callable[[str], list[Job]],
-        reports_end: Callable[[str], bool],
+        feed: Feed,
+        inspector: Inspector,
+        starter: JobStarter,
         timing: DockerTiming,
     ) -> None:
         self._client = client
         self._backend = backend
         self._run_id = run_id
         self._label = f"fiber.run={run_id}"
-        self._publish = publish
-        self._inspect = inspect
-        self._log_tail = log_tail
-        self._running = running
-        self._reports_end = reports_end
+        self._feed = feed
+        self._inspector = inspector
+        self._starter = starter
         self._timing = timing
         #: containers in which something was killed for want of memory
         self._oom: set[str] = set()
@@ -152,7 +141,7 @@ class Watch:
                 return
             self._stream = stream
         is_again = self._ready.is_set()
-        gone = {job.id: job for job in self._running(self._run_id)}
+        gone = {job.id: job for job in self._feed.running(self._run_id)}
         for item in self._client.containers(self._label):
             labels = item.get("Labels") or {}
             if not item.get("Names"):
@@ -162,11 +151,11 @@ class Watch:
             gone.pop(job.id, None)
             with contextlib.suppress(BackendError):
                 # removed meanwhile: an event follows
-                status = self._inspect(item["Id"], labels)
-                self._publish(job, killed_unseen(status) if is_again else status)
+                status = self._inspector.status(item["Id"], labels)
+                self._feed.publish(job, killed_unseen(status) if is_again else status)
         for job in gone.values():
             # it ended and its container was removed while there was no stream
-            self._publish(job, with_log_tail(_LOST_UNSEEN, self._log_tail(job.id)))
+            self._feed.publish(job, with_log_tail(_LOST_UNSEEN, self._starter.log_tail(job.id)))
         self._ready.set()
         try:
             with self._client.translate_errors("stream events"):
@@ -181,17 +170,17 @@ class Watch:
         action, container = str(event.get("Action", "")), str(actor.get("ID", ""))
         job = job_of(self._backend, attributes.get("name", container), attributes)
         if action == "create":
-            self._publish(job, JobStatus(state=JobState.PENDING))
+            self._feed.publish(job, JobStatus(state=JobState.PENDING))
         elif action in _RUNNING:
-            self._publish(job, JobStatus(state=_RUNNING[action]))
+            self._feed.publish(job, JobStatus(state=_RUNNING[action]))
         elif action in _DIED:
             code = int(attributes.get("exitCode") or attributes.get("containerExitCode") or 0)
             status = self._ended(container, code, attributes)
-            self._publish(job, with_log_tail(status, self._log_tail(job.id)))
+            self._feed.publish(job, with_log_tail(status, self._starter.log_tail(job.id)))
         elif action == "oom":
             self._oom.add(container)
-        elif action in _REMOVED and not self._reports_end(job.id):
-            self._publish(job, REMOVED_UNSEEN)
+        elif action in _REMOVED and not self._starter.reports_end(job.id):
+            self._feed.publish(job, REMOVED_UNSEEN)
 
     def _ended(self, container: str, code: int, labels: Mapping[str, str]) -> JobStatus:
         oom = container in self._oom
@@ -200,7 +189,7 @@ class Watch:
         if is_ambiguous(code) and labels.get("fiber.kind") != "process":
             with contextlib.suppress(BackendError):
                 # if it is removed already, only the code is known
-                status = self._inspect(container, labels)
+                status = self._inspector.status(container, labels)
                 if status.state.is_terminal:
                     return status
         return ContainerExit(code=code, oom=oom).status()

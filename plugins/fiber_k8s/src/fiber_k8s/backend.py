@@ -147,8 +147,9 @@ class K8sBackend(Backend):
     def logs(self, job: Job, *, tail: int | None = None, follow: bool = False) -> Iterator[str]:
         """Yield the lines that a job wrote, without their newlines."""
         if follow:
-            with contextlib.suppress(UnknownJobError):
-                self._follow_status(job)
+            if self._feed.status(job.id) is None:
+                # another program submitted it
+                self._watch(job.run_id).wait_ready()
             self._feed.wait_placed([job.id], None)
         if self._is_unplaced(job):
             return iter(())
@@ -384,11 +385,6 @@ class K8sBackend(Backend):
 
     def _ended(self, job: Job) -> None:
         self._lifecycle.on_end(job)
-
-    def _follow_status(self, job: Job) -> None:
-        """Start the watch of a job that another program submitted, to learn its status."""
-        if self._feed.status(job.id) is None:
-            self._watch(job.run_id).wait_ready()
 
     def _remembered(self, job: Job, tail: int | None, error: ApiError) -> Sequence[str]:
         """Return the last known lines of a pod whose log cannot be read; else raise the error."""

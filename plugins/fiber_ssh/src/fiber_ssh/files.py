@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import stat
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -118,10 +118,6 @@ class FileSender:
         return found
 
 
-_digests: dict[tuple[str, int, int], str] = {}
-_digests_lock = threading.Lock()
-
-
 def find_files(root: Path, patterns: Sequence[str]) -> tuple[FileEntry, ...]:
     """The files below a folder that match patterns, with their digests, sorted by path.
 
@@ -154,15 +150,14 @@ def find_files(root: Path, patterns: Sequence[str]) -> tuple[FileEntry, ...]:
 
 def _digest(path: Path) -> str:
     status = path.stat()
-    key = (str(path), status.st_size, status.st_mtime_ns)
-    with _digests_lock:
-        known = _digests.get(key)
-    if known is None:
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while piece := file.read(_PIECE):
-                digest.update(piece)
-        known = digest.hexdigest()
-        with _digests_lock:
-            _digests[key] = known
-    return known
+    return _digest_of(path, status.st_size, status.st_mtime_ns)
+
+
+@functools.cache
+def _digest_of(path: Path, _size: int, _changed: int) -> str:
+    """SHA-256 of a file; the other arguments are those by which a change is noticed."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+    return digest.hexdigest()

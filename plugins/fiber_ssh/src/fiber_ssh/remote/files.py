@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from fiber.backend_parts.liveness import Liveness, lock, sweep
+from fiber.backend_parts.standard_streams import write_all
 from fiber_ssh.remote.wire import Data, Message, decoder
 
 #: seconds after which content that no run has asked for is removed
@@ -59,9 +60,7 @@ def _message(found: Message | Data) -> Message:
 
 
 def _say(message: Message) -> None:
-    view = memoryview(json.dumps(message).encode() + b"\n")
-    while view:
-        view = view[os.write(1, view) :]
+    write_all(1, json.dumps(message).encode() + b"\n")
 
 
 def _has(store: str, digest: str) -> bool:
