@@ -14,8 +14,8 @@ from fiber.model import JobState, Reason, ReasonKind
 from fiber.testing import programs
 from fiber.testing.kit.driver import Driver
 from fiber_ssh import agent_link, exec_channel
-from fiber_ssh.agent_archive import agent_archive
 from fiber_ssh.config import SshConfig
+from fiber_ssh.exec_channel import agent_archive
 from fiber_ssh.hosts import read_hosts
 from supervised import until_gone
 from waiting import until

@@ -14,7 +14,7 @@ from commands import ran
 from fiber._agent.supervisor.journal import JournaledJob
 from fiber.exceptions import WireError
 from fiber.model import JobSpec, JobState, ProcessStatus, Reason, ReasonKind
-from fiber_ssh.agent_archive import loader_source
+from fiber_ssh.exec_channel import loader_source
 from fiber_ssh.remote.kernel import bound_port
 from fiber_ssh.remote.runs import LogReader, Run, load_runs, offset_of_tail, pieces
 from fiber_ssh.remote.wire import Data, decoder, pack

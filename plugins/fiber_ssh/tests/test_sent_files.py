@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from fiber_ssh.agent_archive import agent_archive
+from fiber_ssh.exec_channel import agent_archive
 from fiber_ssh.remote.wire import Data, pack
 
 

@@ -11,10 +11,9 @@ from commands import ran
 from fiber.exceptions import BackendUnavailableError, ConfigError
 from fiber.model import Interface, ListenAddress, Peers
 from fiber_ssh.address import ADDRESS_VARIABLE, UNREACHABLE, listen_address
-from fiber_ssh.agent_archive import agent_archive
 from fiber_ssh.config import SshConfig
 from fiber_ssh.connect import _log_in, agent_socket
-from fiber_ssh.exec_channel import HostInfo
+from fiber_ssh.exec_channel import HostInfo, agent_archive
 from fiber_ssh.files import find_files
 from fiber_ssh.host_state import incompatibility
 from fiber_ssh.ssh_config import SshOptions

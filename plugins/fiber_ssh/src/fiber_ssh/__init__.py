@@ -37,8 +37,9 @@ submission, agent_link                  jobs, their statuses from agents' record
                                         and followers of output
 routes, streams, address                who dials whom; channels into jobs; listen address
 connect, ssh_config                     ssh connections, host keys; ~/.ssh/config (pure)
-exec_channel, execution, shell_command  commands on a host, ``Backend.exec``, quoting (pure)
-files, agent_archive                    transfer of files; the agent's code as it is sent
+exec_channel, execution, shell_command  commands on a host and the agent's code, ``Backend.exec``,
+                                        quoting (pure)
+files                                   transfer of files
 checks                                  ``fiber doctor``
 remote                                  the agent, which runs on hosts
 ======================================  ====================================================

@@ -1,6 +1,6 @@
 """The agent: one process for a user and a host, which runs jobs for programs that connect by ssh.
 
-It is sent to the host as an archive (:mod:`fiber_ssh.agent_archive`) and runs there with Python's
+It is sent to the host as an archive (:mod:`fiber_ssh.exec_channel`) and runs there with Python's
 standard library alone, from Python 3.10 on. Processes are started, watched and ended by the core's
 job runner (:mod:`fiber._agent.supervisor.runner`), which is in the archive with all that it imports;
 what is here is how the agent is started, how programs reach it, and whose the jobs are.
