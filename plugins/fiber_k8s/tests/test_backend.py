@@ -98,9 +98,9 @@ class TestBelongings:
     def test_a_program_in_a_pod_of_several_containers_is_inherited_from(self, site, monkeypatch):
         containers = [{"name": name, "image": f"{name}:1"} for name in ("proxy", "app")]
         pod = {"metadata": {"name": "master"}, "spec": {"containers": containers}}
-        uid = site.cluster.create("pods", pod)["metadata"]["uid"]
+        site.cluster.create("pods", pod)
         # as its mounts tell it
-        own = OwnPod(namespace="default", name="master", uid=uid, container="app")
+        own = OwnPod(namespace="default", name="master", container="app")
         monkeypatch.setattr("fiber_k8s.connection.pod_evidence", lambda _: "a token")
         monkeypatch.setattr("fiber_k8s.connection.read_own_pod", lambda: own)
         job = site.start(site.open(), image=None)

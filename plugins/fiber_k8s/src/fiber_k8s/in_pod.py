@@ -32,8 +32,6 @@ class OwnPod:
     namespace: str
     #: its name; without one in the token the host name, which is nearly always the same
     name: str
-    #: its unique id, where the token has it
-    uid: str | None = None
     #: name of the container, where the mounts show it
     container: str | None = None
 
@@ -61,7 +59,6 @@ def read_own_pod(folder: Path = SERVICE_ACCOUNT, mounts: Path = _MOUNTS) -> OwnP
     return OwnPod(
         namespace=namespace,
         name=claims.get("name") or socket.gethostname(),
-        uid=claims.get("uid"),
         container=_container(mounts),
     )
 

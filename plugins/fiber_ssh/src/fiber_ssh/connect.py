@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import contextlib
 import fnmatch
 import logging
@@ -162,32 +163,25 @@ class Connection:
         options: how the host is reached.
     """
 
-    def __init__(self, transports: list[paramiko.Transport], options: SshOptions) -> None:
-        self._transports = transports
-        self.options = options
+    def __init__(self) -> None:
+        self.transports: list[paramiko.Transport] = []
 
     @property
     def transport(self) -> paramiko.Transport:
         """The transport of the host itself."""
-        return self._transports[-1]
+        return self.transports[-1]
 
     def close(self) -> None:
         """Close all transports. Idempotent."""
-        _close(self._transports)
-
-
-def _close(transports: list[paramiko.Transport]) -> None:
-    for transport in reversed(transports):
-        # it sends a last message through the one before it, which may be closed already
-        with contextlib.suppress(*CONNECTION_ERRORS):
-            transport.close()
+        for transport in reversed(self.transports):
+            # it sends a last message through the one before it, which may be closed already
+            with contextlib.suppress(*CONNECTION_ERRORS):
+                transport.close()
 
 
 def ssh_options(host: Host, config: SshConfig) -> SshOptions:
     """Options of a host: those of the hosts setting, then those of the ssh configuration."""
     found = look_up(config.config, host.name, config.connect_timeout, user=host.user)
-    import attrs
-
     changes: dict[str, Any] = {}
     if host.address is not None:
         changes["hostname"] = host.address
@@ -208,15 +202,17 @@ def connect(host: Host, config: SshConfig) -> Connection:
         ConfigError: the ssh configuration is invalid.
     """
     options = ssh_options(host, config)
-    transports: list[paramiko.Transport] = []
+    connection = Connection()
+    before: paramiko.Transport | None = None
     try:
         for hop in _hops(options, config):
-            transports.append(_connect_hop(hop, transports[-1] if transports else None, config))
-            transports[-1].set_keepalive(0)
+            before = _connect_hop(hop, before, config)
+            connection.transports.append(before)
+            before.set_keepalive(0)
     except BaseException:
-        _close(transports)
+        connection.close()
         raise
-    return Connection(transports, options)
+    return connection
 
 
 def _hops(options: SshOptions, config: SshConfig, depth: int = 0) -> list[SshOptions]:
@@ -235,8 +231,6 @@ def _hops(options: SshOptions, config: SshConfig, depth: int = 0) -> list[SshOpt
 
 
 def _jump(word: str, config: SshConfig) -> SshOptions:
-    import attrs
-
     rest = word.removeprefix("ssh://")
     user, _, rest = rest.rpartition("@")
     name, port = rest, ""
@@ -432,9 +426,6 @@ def _agent_keys(options: SshOptions) -> Iterator[list[Any]]:
 
 
 def _public_blob(file: str) -> bytes | None:
-    import base64
-    import binascii
-
     try:
         words = Path(f"{file}.pub").read_text(encoding="utf-8").split()
         return base64.b64decode(words[1])
