@@ -124,7 +124,7 @@ class DockerBackend(Backend):
         return [known for job in jobs if (known := found[job.id]) is not None]
 
     def terminate(self, job: Job, *, grace: float = 5.0) -> None:
-        """Send SIGTERM, and SIGKILL if the container still runs after ``grace`` seconds."""
+        """Send SIGTERM, and SIGKILL if it still runs after ``grace`` seconds, rounded up."""
         if self._feed.end(job.id):
             return
         # what was not started has nothing to end in an orderly way

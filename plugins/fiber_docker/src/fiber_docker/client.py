@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import re
 import socket
@@ -209,6 +210,12 @@ class Client:
                 if error.status_code == 409 or _NOT_RUNNING_TEXT.search(engine_message(error)):
                     raise _NotRunning from error
                 raise
+
+    def stop(self, job: str, grace: float) -> None:
+        """Have the engine send SIGTERM, and SIGKILL after the grace; returns once it has ended."""
+        with self.translate_errors("stop a container", job):
+            # the engine takes whole seconds
+            self.api.stop(job, timeout=max(0, math.ceil(grace)))
 
     def remove(self, container: str) -> None:
         """End and remove a container; one that is gone is no error."""

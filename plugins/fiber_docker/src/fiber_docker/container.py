@@ -113,6 +113,8 @@ def container_spec(
         "AttachStderr": not spec.detached,
         "Tty": False,
         "StopTimeout": context.stop_seconds,
+        # whatever the image has
+        "StopSignal": "SIGTERM",
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": _host(spec, config, context),
     }

@@ -12,7 +12,6 @@ import time
 from typing import Any
 
 import attrs
-import requests
 
 from fiber.backend_parts.feed import Feed
 from fiber.backend_parts.threads import ThreadPool
@@ -518,9 +517,7 @@ class Terminator:
         deadline = time.monotonic() + grace
         try:
             self._wait_for_handlers(job_id, deadline)
-            self._client.signal(job_id, signal.SIGTERM)
-            if not self._has_ended(job_id, deadline - time.monotonic()):
-                self._client.signal(job_id, signal.SIGKILL)
+            self._client.stop(job_id, deadline - time.monotonic())
         except UnknownJobError:
             # one that is gone has ended
             return
@@ -548,15 +545,3 @@ class Terminator:
             # it has ended meanwhile
             answer = self._client.call("list processes", lambda api: api.top(job_id))
         return len(answer.get("Processes") or ())
-
-    def _has_ended(self, job_id: str, timeout: float) -> bool:
-        if timeout <= 0:
-            return False
-        with self._client.translate_errors("wait for a container", job_id):
-            try:
-                self._client.api.wait(job_id, timeout=timeout)
-            except (requests.exceptions.Timeout, requests.exceptions.ConnectionError) as error:
-                if "timed out" not in str(error).lower():
-                    raise
-                return False
-        return True
