@@ -141,13 +141,10 @@ class Client:
             yield
         except ImageNotFound as failure:
             raise MissingImageError(engine_message(failure)) from failure
-        except NotFound as failure:
-            if job is not None:
+        except APIError as failure:
+            if job is not None and isinstance(failure, NotFound):
                 msg = f"there is no job {job} on the Docker engine at {self.url}"
                 raise UnknownJobError(msg) from failure
-            msg = f"the Docker engine refused to {action}: {engine_message(failure)}"
-            raise error(msg) from failure
-        except APIError as failure:
             msg = f"the Docker engine refused to {action}: {engine_message(failure)}"
             raise error(msg) from failure
         except (*_CONNECTION_ERRORS, DockerException) as failure:

@@ -124,7 +124,6 @@ class Client:
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._connected = float("-inf")
-        self._calls = 0
         self._clock_skew = 0.0
         self._owner = os.getpid()
 
@@ -170,11 +169,6 @@ class Client:
     def namespace(self) -> str:
         """Namespace of the pods."""
         return self.connection.namespace
-
-    @property
-    def calls(self) -> int:
-        """Number of requests that were sent."""
-        return self._calls
 
     def now(self) -> float:
         """Return the time by the cluster's clock, from its last response; seconds since the epoch."""
@@ -223,19 +217,15 @@ class Client:
         while True:
             try:
                 response = self.open(method, path, what, body=body, query=query, timeout=timeout)
-            except ApiError as error:
-                wait = next(waits, None)
-                passes = error.status == 429 or (is_safe and error.is_transient)
+            except (ApiError, BackendUnavailableError) as error:
+                wait, passes, rest = next(waits, None), is_safe, 0.0
+                if isinstance(error, ApiError):
+                    passes = error.status == 429 or (is_safe and error.is_transient)
+                    rest = error.retry_after
                 if not passes or wait is None or not (again is None or again(error)):
                     raise
-                time.sleep(max(wait, error.retry_after))
-                continue
-            except BackendUnavailableError as error:
-                wait = next(waits, None)
-                if not is_safe or wait is None or not (again is None or again(error)):
-                    raise
                 # no event reports that a network is back
-                time.sleep(wait)
+                time.sleep(max(wait, rest))
                 continue
             try:
                 with self._translated_errors(what):
@@ -265,8 +255,6 @@ class Client:
         data = None if body is None else json.dumps(body).encode()
         while True:
             connection = self.connection
-            with self._lock:
-                self._calls += 1
             with self._translated_errors(what):
                 headers = {"Accept": "application/json", **connection.headers()}
                 if data is not None:
