@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from fiber._agent.resources.allocator import Allocator
-from fiber._agent.resources.probe import check_devices, probe_argv, provider_of
+from fiber._agent.resources.probe import probe_argv, provider_of, read_answer
 from fiber.abc import ResourceProvider
 from fiber.exceptions import BackendError, ResourceError
 from fiber.model import Device, ResourceRequest
@@ -154,12 +154,8 @@ class Devices:
                 f"{provider.kind!r} devices cannot be had in containers of {image}: {error}{advice}"
             )
             raise ResourceError(msg) from error
-        words = text.decode("utf-8", "replace")
-        if code:
-            subject = f"the probe for {provider.kind!r} devices, in a container of {image},"
-            msg = f"{subject} failed with exit code {code}: {words.strip()[-500:]}"
-            raise ResourceError(msg)
-        return check_devices(provider, provider.parse(words))
+        subject = f"the probe for {provider.kind!r} devices, in a container of {image},"
+        return read_answer(provider, subject, code, text.decode("utf-8", "replace"))
 
 
 def request_for(

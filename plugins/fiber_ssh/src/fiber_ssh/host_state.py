@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fiber._agent.lease import LeaseTable
 from fiber._agent.resources.allocator import Allocator
-from fiber._agent.resources.probe import check_devices, probe_argv, provider_of
+from fiber._agent.resources.probe import probe_argv, provider_of, read_answer
 from fiber._base.threads import CallbackThread
 from fiber.abc import ResourceProvider
 from fiber.backend_parts.threads import Timers, run_at_once
@@ -168,18 +168,8 @@ class HostState:
         python = self.host.python if info is None else info.executable
         argv = probe_argv(provider, python)
         answer = run(self.link.transport, argv, timeout=self._timing.device_probe)
-        if answer.code != 0:
-            words = answer.errors.strip()[-500:] or answer.output.strip()[-500:]
-            msg = (
-                f"the probe for {kind!r} devices failed on host {self.host.name} with exit code "
-                f"{answer.code}: {words or 'it said nothing'}"
-            )
-            raise ResourceError(msg)
-        try:
-            found = check_devices(provider, provider.parse(answer.output))
-        except ResourceError as error:
-            msg = f"host {self.host.name}: {error}"
-            raise ResourceError(msg) from error
+        subject = f"the probe for {kind!r} devices on host {self.host.name}"
+        found = read_answer(provider, subject, answer.code, answer.output, answer.errors)
         allowed = self.host.gpus
         if kind == "gpu" and allowed is not None:
             found = tuple(device for device in found if device.index in allowed)

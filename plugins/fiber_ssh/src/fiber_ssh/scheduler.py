@@ -91,7 +91,8 @@ class JobScheduler:
             self._on_lease_expired,
             lambda name: self.host_states[name].link.disconnect(),
         )
-        self._is_started = self._closed = False
+        #: True from the first :meth:`start` on, and from :meth:`close` on
+        self.is_started = self.is_closed = False
         self._router = Router(config, lambda: [one.link for one in self.host_states])
         self.host_states = HostStates(
             hosts, config, providers, self._make_host_state, self._changed, lease, self.timing
@@ -113,16 +114,6 @@ class JobScheduler:
 
     # -- hosts
 
-    @property
-    def is_started(self) -> bool:
-        """True from the first :meth:`start` on."""
-        return self._is_started
-
-    @property
-    def is_closed(self) -> bool:
-        """True from :meth:`close` on."""
-        return self._closed
-
     def start(self) -> None:
         """Start connecting to all hosts; returns at once. Idempotent.
 
@@ -130,12 +121,12 @@ class JobScheduler:
             BackendUnavailableError: it is closed.
         """
         with self._changed:
-            if self._closed:
+            if self.is_closed:
                 msg = "the ssh backend is closed"
                 raise BackendUnavailableError(msg)
-            if self._is_started:
+            if self.is_started:
                 return
-            self._is_started = True
+            self.is_started = True
         if self.run_id is not None:
             self._lease_monitor.start()
         for host_state in self.host_states:
@@ -245,7 +236,7 @@ class JobScheduler:
     def _assign_waiting(self) -> None:
         """Assign queued jobs to hosts, in their order as far as slots and devices are free."""
         with self._changed:
-            if self._closed or not self._queue:
+            if self.is_closed or not self._queue:
                 return
             up = self.host_states.connected()
             for job_id, submission in list(self._queue.items()):
@@ -423,9 +414,9 @@ class JobScheduler:
     def close(self) -> None:
         """End the jobs of the run that are not detached, and all connections. Idempotent."""
         with self._changed:
-            if self._closed:
+            if self.is_closed:
                 return
-            self._closed = True
+            self.is_closed = True
             self._changed.notify_all()
         with contextlib.ExitStack() as stack:
             # each also where one before it fails, or Ctrl-C cuts it short

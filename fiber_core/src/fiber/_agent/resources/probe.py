@@ -13,7 +13,7 @@ from fiber.abc import ResourceProvider
 from fiber.exceptions import ResourceError
 from fiber.model.resource import Device
 
-__all__ = ["check_devices", "probe", "probe_argv", "provider_of"]
+__all__ = ["check_devices", "probe", "probe_argv", "provider_of", "read_answer"]
 
 _QUOTED = 500
 
@@ -91,14 +91,25 @@ def probe(
         except BaseException:
             _kill_group(process)
             raise
-    if process.returncode != 0:
+    return read_answer(provider, probe_text, process.returncode, output, errors)
+
+
+def read_answer(
+    provider: ResourceProvider, subject: str, code: int, output: str, errors: str = ""
+) -> tuple[Device, ...]:
+    """The devices that a probe has listed; ``subject`` says which probe that was, and where it ran.
+
+    Raises:
+        ResourceError: it failed or answered nonsense; the text has its words.
+    """
+    if code != 0:
         words = errors.strip()[-_QUOTED:] or output.strip()[-_QUOTED:] or "it said nothing"
-        msg = f"{probe_text} failed with exit code {process.returncode}: {words}"
+        msg = f"{subject} failed with exit code {code}: {words}"
         raise ResourceError(msg)
     try:
         devices = provider.parse(output)
     except Exception as error:
-        msg = f"{probe_text} gave an answer that cannot be read: {error}"
+        msg = f"{subject} gave an answer that cannot be read: {error}"
         raise ResourceError(msg) from error
     return check_devices(provider, devices)
 
