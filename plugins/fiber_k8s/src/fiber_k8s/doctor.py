@@ -103,17 +103,15 @@ def _gangs(client: Client, gang: str) -> Iterator[Check]:
     kinds = GANG_GROUPS.get(gang)
     if kinds is None:
         return
+    is_missing, detail = False, f"scheduled by {gang}, {kinds} is there"
     try:
         client.call("GET", f"/apis/{kinds}", f"tell whether {gang} is installed")
     except ApiError as error:
-        if error.status != 404:
-            yield Check(name="groups", ok=True, detail=f"not known: {error}")
-            return
+        is_missing, detail = error.status == 404, f"not known: {error}"
+    if is_missing:
         detail = f"the cluster has no {kinds}: {gang} is not installed there"
-        fix = f"have {gang} installed, or unset FIBER_K8S_GANG: members are then created together"
-        yield Check(name="groups", ok=False, detail=detail, fix=fix)
-        return
-    yield Check(name="groups", ok=True, detail=f"scheduled by {gang}, {kinds} is there")
+    fix = f"have {gang} installed, or unset FIBER_K8S_GANG: members are then created together"
+    yield Check(name="groups", ok=not is_missing, detail=detail, fix=fix)
 
 
 def _claims(client: Client) -> Iterator[Check]:
@@ -124,22 +122,16 @@ def _claims(client: Client) -> Iterator[Check]:
     except ApiError as error:
         yield Check(name="claims", ok=True, detail=f"not known: {error}")
         return
-    lost = []
-    phases = []
-    for claim in found:
-        name = claim["metadata"]["name"]
-        phase = str((claim.get("status") or {}).get("phase") or "Pending")
-        phases.append(f"{name} {phase.lower()}")
-        if phase == "Lost":
-            lost.append(name)
-    waits = any(one.endswith(" pending") for one in phases)
-    more = "; one that is pending may be bound by the first pod that uses it" if waits else ""
-    yield Check(
-        name="claims",
-        ok=not lost,
-        detail=(", ".join(phases) or "none in this namespace") + more,
-        fix=f"kubectl describe pvc {' '.join(lost)}",
-    )
+    phases = {
+        one["metadata"]["name"]: str((one.get("status") or {}).get("phase") or "Pending").lower()
+        for one in found
+    }
+    lost = [name for name, phase in phases.items() if phase == "lost"]
+    detail = ", ".join(map(" ".join, phases.items())) or "none in this namespace"
+    if "pending" in phases.values():
+        detail += "; one that is pending may be bound by the first pod that uses it"
+    fix = f"kubectl describe pvc {' '.join(lost)}"
+    yield Check(name="claims", ok=not lost, detail=detail, fix=fix)
 
 
 def _devices(client: Client, providers: Mapping[str, ResourceProvider]) -> Iterator[Check]:
