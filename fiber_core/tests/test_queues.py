@@ -66,6 +66,39 @@ def echo_with_few_descriptors(inbox, outbox):
     echo(inbox, outbox)
 
 
+class CountingQueue(fiber.queues.Queue):
+    """The usual way to have ``qsize()`` everywhere, with the names that the stdlib's class has."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments, ctx=fiber.get_context())
+        self._count = fiber.Value("i", 0)
+
+    def put(self, *arguments):
+        super().put(*arguments)
+        with self._count.get_lock():
+            self._count.value += 1
+
+
+class NamedEvent(fiber.synchronize.Event):
+    """Says what else is sent with it."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.name = name
+
+    def __getstate__(self):
+        return {"event": super().__getstate__(), "sent": f"{self.name} was sent"}
+
+    def __setstate__(self, state):
+        super().__setstate__(state["event"])
+        self.sent = state["sent"]
+
+
+def put_if_set(event, into):
+    assert event.wait(PATIENCE)
+    into.put((event.name, event.sent))
+
+
 class StuckError(Exception):
     """A put waits."""
 
@@ -207,6 +240,16 @@ def test_a_queue_travels_through_a_queue_and_in_a_pools_initializer_and_argument
         got = [results.get(timeout=PATIENCE) for _ in range(12)]
 
     assert collections.Counter(got) == {("up", 0): 2, **dict.fromkeys(range(10), 1)}
+
+
+def test_what_a_subclass_of_a_users_has_besides_goes_with_it():
+    counting, event = CountingQueue(5), NamedEvent("go")
+    event.set()
+    with fiber.Pool(1) as pool:
+        finish(start(put_if_set, event, counting))
+        pool.apply(put_if_set, (event, counting))
+
+    assert (counting.get(), counting._count.value) == (("go", "go was sent"), 2)
 
 
 def test_a_queue_made_by_a_child_works_in_its_parent_and_ends_with_it():

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from fiber._base.entry_points import load_object
 from fiber._objects import store
 from fiber._objects.address import Kind
-from fiber._objects.handle import ChannelObject, Handle, TaskQueueObject, decode, encode
+from fiber._objects.handle import ChannelObject, ExtensibleHandle, TaskQueueObject, decode, encode
 from fiber._objects.pipe import memories
 from fiber._objects.queue.messages import Item
 from fiber._objects.queue.tasks import TaskChannel
@@ -20,7 +20,7 @@ __all__ = ["JoinableQueue", "Queue", "SimpleQueue"]
 T = TypeVar("T")
 
 
-class _QueueHandle(Handle, Generic[T]):
+class _QueueHandle(ExtensibleHandle, Generic[T]):
     """Handle of an object with one direction, which all its holders read and write."""
 
     _object: ChannelObject

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 from fiber._objects import store
 from fiber._objects.address import Kind
-from fiber._objects.handle import Handle
+from fiber._objects.handle import ExtensibleHandle
 from fiber._objects.sync import monitor
 from fiber._objects.sync.barrier import OwnedBarrier
 from fiber._objects.sync.condition import OwnedCondition
@@ -129,7 +129,7 @@ class BarrierObject(Protocol):
 ObjectT = TypeVar("ObjectT")
 
 
-class SyncHandle(Handle, Generic[ObjectT]):
+class SyncHandle(ExtensibleHandle, Generic[ObjectT]):
     """Handle of a lock, semaphore, condition, event or barrier; it lasts until it is collected."""
 
     _object: OwnedWaitable | RemoteWaitable

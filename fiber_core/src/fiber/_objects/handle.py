@@ -123,6 +123,8 @@ class TaskQueueObject(ChannelObject, Protocol):
 # reference ids by envelope, and by object for pickles without an envelope
 _ids_by_envelope: weakref.WeakKeyDictionary[Any, dict[Any, int]] = weakref.WeakKeyDictionary()
 _lasting_ids: weakref.WeakKeyDictionary[Any, dict[int, int]] = weakref.WeakKeyDictionary()
+#: by class, names of the attributes that its handles have once they are attached
+_own_names: weakref.WeakKeyDictionary[type, frozenset[str]] = weakref.WeakKeyDictionary()
 
 
 class Handle:
@@ -241,6 +243,31 @@ class Handle:
             void.atexit = False
             envelope.on_release(void)
         return references[key]
+
+
+class ExtensibleHandle(Handle):
+    """Handle of a class that users derive theirs from, such as a queue that counts its items.
+
+    What such a class sets after ``super().__init__()`` is sent, too. It may extend ``__getstate__`` and
+    ``__setstate__``, as those of the stdlib's classes.
+    """
+
+    def _attach(self, shared: SharedObject, end: int) -> None:
+        super()._attach(shared, end)
+        if type(self) not in _own_names:
+            _own_names[type(self)] = frozenset(vars(self))
+
+    def __reduce__(self) -> Any:
+        return *super().__reduce__(), self.__getstate__()
+
+    def __getstate__(self) -> Any:
+        """Attributes that were added; None for none."""
+        own = _own_names[type(self)]
+        return {name: value for name, value in vars(self).items() if name not in own} or None
+
+    def __setstate__(self, state: Any) -> None:
+        """Set what :meth:`__getstate__` returned where this was pickled."""
+        vars(self).update(state or {})
 
 
 def _issue(shared: SharedObject, end: int, uses: int) -> int:
