@@ -118,6 +118,41 @@ def test_an_unguarded_main_is_told_the_line_and_what_to_do_and_nothing_else(tmp_
     assert "exit code 1" in done.stdout
 
 
+def test_odd_modules_paths_and_arguments_and_a_removed_folder_keep_no_process_from_starting(
+    tmp_path,
+):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "program.py").write_text(
+        """\
+import importlib.util, os, pathlib, sys
+import fiber
+
+class Touchy:
+    def __getattribute__(self, name):
+        raise RuntimeError(f"asked for {name}")
+
+if __name__ == "__main__":
+    sys.modules["touchy"] = Touchy()
+    spec = importlib.util.find_spec("colorsys")
+    loader = importlib.util.LazyLoader(spec.loader)
+    lazy = sys.modules["colorsys"] = importlib.util.module_from_spec(spec)
+    loader.exec_module(lazy)
+    sys.path += [pathlib.Path("/nowhere"), b"/bytes", None]
+    sys.argv.append(pathlib.Path("argument"))
+    os.rmdir(os.getcwd())
+    with fiber.Pool(1) as pool:
+        assert pool.map(abs, [-1]) == [1]
+    process = fiber.Process(target=print, args=("all right",))
+    process.start()
+    process.join()
+    assert "rgb_to_hsv" not in object.__getattribute__(lazy, "__dict__")
+"""
+    )
+    done = ran([sys.executable, tmp_path / "program.py"], cwd=tmp_path / "here")
+
+    assert (done.stdout, done.stderr, done.returncode) == ("all right\n", "", 0)
+
+
 def test_an_unguarded_main_may_catch_the_error_as_with_the_stdlib(tmp_path):
     (tmp_path / "program.py").write_text(
         "import fiber\n"

@@ -262,7 +262,7 @@ def status() -> RunStatus:
             run="",
             backend="",
             pid=os.getpid(),
-            program=tuple(sys.argv),
+            program=tuple(map(str, sys.argv)),
             pools=(),
             processes=(),
             queues=(),

@@ -151,7 +151,7 @@ def create(
         "run_id": run_id,
         "pid": os.getpid(),
         "backend": backend,
-        "program": list(sys.argv),
+        "program": list(map(str, sys.argv)),
         "created": time.time(),
         "detached": detached,
         "settings": dict(settings or {}),

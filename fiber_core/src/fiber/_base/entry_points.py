@@ -82,7 +82,9 @@ def entry_points(group: str) -> list[EntryPoint]:
         from importlib import metadata
 
         return [EntryPoint.of(point) for point in metadata.entry_points(group=group)]
-    return [point for _, folder in _distributions(sys.path) for point in _points(folder, group)]
+    return [
+        point for _, folder in _distributions(import_paths()) for point in _points(folder, group)
+    ]
 
 
 @functools.cache
@@ -93,7 +95,7 @@ def version(distribution: str) -> str:
         importlib.metadata.PackageNotFoundError: it is not installed.
     """
     if _only_folders():
-        for name, folder in _distributions(sys.path):
+        for name, folder in _distributions(import_paths()):
             found = _header(_read_headers(folder), "Version") if name == distribution else ""
             if found:
                 return found
@@ -102,11 +104,16 @@ def version(distribution: str) -> str:
     return metadata.version(distribution)
 
 
+def import_paths() -> list[str]:
+    """Entries of ``sys.path`` without those that imports ignore, such as a ``Path``."""
+    return [entry for entry in sys.path if isinstance(entry, str)]
+
+
 def _only_folders() -> bool:
     finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
     if any(getattr(finder, "__name__", "") != "PathFinder" for finder in finders):
         return False
-    return not any(path.endswith(".egg") or os.path.isfile(path) for path in sys.path)  # noqa: PTH113 - as below
+    return not any(path.endswith(".egg") or os.path.isfile(path) for path in import_paths())  # noqa: PTH113 - as below
 
 
 def _distributions(folders: Iterable[str]) -> Iterator[tuple[str, str]]:

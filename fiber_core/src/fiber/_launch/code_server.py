@@ -21,8 +21,10 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from fiber._base.entry_points import import_paths
 from fiber._base.threads import CallbackThread
 from fiber._launch import module_server
+from fiber._launch.preparation import working_folder
 
 __all__ = ["CodeServer", "Ignore", "IgnoredBy", "compile_pattern", "digest_of", "parse"]
 
@@ -207,7 +209,7 @@ class CodeServer:
     """
 
     def __init__(self) -> None:
-        folders = [_folder(), getattr(sys.modules["__main__"], "__file__", None)]
+        folders = [working_folder(), getattr(sys.modules["__main__"], "__file__", None)]
         roots = [Path(folders[0] or "/")]
         if folders[1] is not None:
             roots.append(Path(roots[0], folders[1]).parent)
@@ -254,7 +256,7 @@ class CodeServer:
     def names(self) -> frozenset[str]:
         """Top-level names that the finder of a job is to ask for."""
         found = set(module_server.own_names())
-        for entry in sys.path:
+        for entry in import_paths():
             folder = Path(self._roots[0], entry)
             if self._root_of(folder) is None or self._is_installed(str(folder)):
                 continue
@@ -317,7 +319,7 @@ class CodeServer:
         module = sys.modules.get(name)
         if module is not None:
             return _found(
-                getattr(module, "__file__", None),
+                module_server.file_of(module),
                 getattr(module, "__path__", None),
                 getattr(module, "__loader__", None),
             )
@@ -426,10 +428,3 @@ def _found(origin: str | None, locations: Iterable[str] | None, loader: object) 
         None if locations is None else list(locations),
         content if isinstance(content, bytes) else None,
     )
-
-
-def _folder() -> str | None:
-    try:
-        return str(Path.cwd())
-    except FileNotFoundError:
-        return None

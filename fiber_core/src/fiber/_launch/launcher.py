@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing import context, spawn
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fiber._agent import instructions as job_instructions
@@ -21,7 +20,7 @@ from fiber._base.log import lazy_logger
 from fiber._launch import module_server, status_merge
 from fiber._launch.child import ORPHANED, Child
 from fiber._launch.environ import job_environment
-from fiber._launch.preparation import Program, ignores_interrupts
+from fiber._launch.preparation import Program, ignores_interrupts, working_folder
 from fiber._wire import codec, frames
 from fiber._wire.frames import Kind
 from fiber.backend_parts.outage import Outage
@@ -256,7 +255,7 @@ class Launcher:
             ),
             entry=job_instructions.ENTRY,
             env=job_environment(self._runtime),
-            cwd=str(Path.cwd()),
+            cwd=working_folder(),
             private=instructions.encode(),
             resources=resources if resources is not None else ResourceRequest(),
             image=image if image is not None else self._default_image(),

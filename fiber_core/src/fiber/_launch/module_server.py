@@ -30,6 +30,19 @@ def installed_folders() -> tuple[str, ...]:
     return tuple(f"{folder}{os.sep}" for folder in folders)
 
 
+def file_of(module: object) -> str | None:
+    """Path of a loaded module's file; None where it has none.
+
+    A program may put any object into ``sys.modules``: asked for an attribute, it may raise, answer with
+    something else, or import what it stands for.
+    """
+    try:
+        found = object.__getattribute__(module, "__dict__").get("__file__")
+    except AttributeError:
+        return None
+    return found if isinstance(found, str) else None
+
+
 def own_names() -> frozenset[str]:
     """Top-level names of loaded modules that are not installed packages."""
     global _seen, _names  # noqa: PLW0603 - a cache, renewed when modules were added
@@ -41,7 +54,7 @@ def own_names() -> frozenset[str]:
         _names = frozenset(
             name.partition(".")[0]
             for name, module in list(sys.modules.items())
-            if (origin := getattr(module, "__file__", None)) and not origin.startswith(installed)
+            if (origin := file_of(module)) and not origin.startswith(installed)
         )
     return _names - {"__main__", "__mp_main__"}
 
@@ -53,7 +66,7 @@ def describe(name: str) -> dict[str, Any]:
     module = sys.modules[name]
     locations = getattr(module, "__path__", None)
     return {
-        "path": getattr(module, "__file__", None),
+        "path": file_of(module),
         "locations": None if locations is None else list(locations),
     }
 

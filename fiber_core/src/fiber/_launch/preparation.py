@@ -15,7 +15,7 @@ from typing import Any
 
 from fiber._wire import codec
 
-__all__ = ["Program", "UnguardedMainError", "ignores_interrupts"]
+__all__ = ["Program", "UnguardedMainError", "ignores_interrupts", "working_folder"]
 
 
 class UnguardedMainError(RuntimeError):
@@ -59,18 +59,28 @@ class Program:
         data = {
             "name": name,
             "authkey": process.current_process().authkey,
-            "dir": str(Path.cwd()),
             "orig_dir": _original_folder(),
             "sys_argv": sys.argv,
             "sys_path": [_original_folder() if entry == "" else entry for entry in sys.path],
             "log_to_stderr": vars(util)["_log_to_stderr"],
         }
+        folder = working_folder()
+        if folder is not None:
+            data["dir"] = folder
         logger = vars(util)["_logger"]
         if logger is not None:
             data["log_level"] = logger.getEffectiveLevel()
         if codec.main_by_reference():
             data.update(self._main)
         return data
+
+
+def working_folder() -> str | None:
+    """This process's working directory; None where it was removed."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return None
 
 
 def ignores_interrupts() -> bool:

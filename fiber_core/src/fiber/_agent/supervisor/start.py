@@ -161,8 +161,8 @@ def _folder() -> str:
 
 def _program(folder: str) -> str:
     # the path is needed before anything of ours can be imported; relative entries would mean
-    # another folder once the working directory changes
-    path = [os.path.join(folder, entry) for entry in sys.path]  # noqa: PTH118 - as above
+    # another folder once the working directory changes; imports ignore entries that are no text
+    path = [os.path.join(folder, entry) for entry in sys.path if isinstance(entry, str)]  # noqa: PTH118 - as above
     # imports leave no garbage, so collecting is disabled meanwhile; the server enables it
     return (
         f"import gc, sys; gc.disable(); sys.path[:] = {path!r}; "
