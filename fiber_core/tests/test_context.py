@@ -181,6 +181,27 @@ def test_a_worker_begins_with_what_was_chosen(tmp_path, choice, output):
     assert (done.stdout, done.stderr) == (output, "")
 
 
+DRAWING = """
+import fiber
+
+def draw():
+    import numpy
+    return numpy.random.random()
+
+if __name__ == "__main__":
+    fiber.set_forkserver_preload(["numpy.random"])
+    with fiber.Pool(1, maxtasksperchild=1) as pool:
+        print(len({pool.apply(draw) for _ in range(3)}), "numbers")
+"""
+
+
+@pytest.mark.one_host("a hint that others may ignore")
+def test_workers_draw_different_numbers_where_numpy_was_preloaded(tmp_path):
+    (tmp_path / "program.py").write_text(DRAWING)
+    done = ran([sys.executable, "program.py"], cwd=tmp_path)
+    assert (done.stdout, done.stderr) == ("3 numbers\n", "")
+
+
 def test_a_frozen_program_gets_an_error_that_says_what_it_lacks(monkeypatch):
     fiber.freeze_support()
     monkeypatch.setattr(sys, "frozen", True, raising=False)

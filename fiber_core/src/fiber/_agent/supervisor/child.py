@@ -197,11 +197,22 @@ def _announce(plan: ChildPlan) -> Any:
             )
         )
     gc.enable()
+    _seed_generators()
     for stream in (sys.stdout, sys.stderr):
         # pipes to the supervisor are buffered like terminals: each line is seen when it is written
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     return load_object(plan.entry or "")
+
+
+def _seed_generators() -> None:
+    """Seed numpy's global generator anew where it was preloaded, as Python does its own after a fork.
+
+    Otherwise all processes would draw the same numbers; one that imports numpy itself draws others.
+    """
+    seed = getattr(sys.modules.get("numpy.random"), "seed", None)
+    if seed is not None:
+        seed()
 
 
 def _call(function: Any, plan: ChildPlan) -> int:
