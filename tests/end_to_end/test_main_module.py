@@ -118,6 +118,46 @@ def test_an_unguarded_main_is_told_the_line_and_what_to_do_and_nothing_else(tmp_
     assert "exit code 1" in done.stdout
 
 
+def test_globals_that_cannot_be_sent_are_those_of_the_childs_own_main(python):
+    assert (
+        python(
+            "program.py",
+            program="""\
+import queue, threading
+import fiber
+from fiber.managers import BaseManager
+
+TASKS = queue.Queue()
+
+class Tasks(BaseManager):
+    pass
+
+Tasks.register("tasks", callable=lambda: TASKS)
+
+if __name__ == "__main__":
+    READY = threading.Event()
+    with Tasks() as manager:
+        manager.tasks().put("one")
+        assert (manager.tasks().get(), TASKS.qsize()) == ("one", 0)
+    with fiber.Pool(1) as pool:
+        assert pool.apply(lambda: (TASKS.put("two"), TASKS.get())[1]) == "two"
+        for function, message in (
+            (lambda: READY.is_set(), "the global 'READY' of a function cannot be sent"),
+            (lambda: threading.Lock(), "Error sending result"),
+        ):
+            try:
+                pool.apply(function)
+            except Exception as error:
+                assert message in str(error), error
+            else:
+                raise AssertionError("no error")
+    print("all right")
+""",
+        )
+        == "all right\n"
+    )
+
+
 def test_odd_modules_paths_and_arguments_and_a_removed_folder_keep_no_process_from_starting(
     tmp_path,
 ):

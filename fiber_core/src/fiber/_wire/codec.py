@@ -89,6 +89,8 @@ def merge(shared: dict[str, Any], values: Mapping[str, Any], versions: GlobalsVe
     for name, value in values.items():
         # a value that exists may have been changed here since it was sent
         if name not in shared or (versions is not None and _is_newer(name, versions)):
+            if isinstance(value, _LeftOut):
+                value.complain(name)
             shared[name] = value
     if versions is not None:
         sender, module, numbers = versions
@@ -261,9 +263,7 @@ def pickled(value: Any, envelope: Any = None) -> bytes:
             except Exception as error:
                 if isinstance(error, RecursionError):
                     raise
-        stream = io.BytesIO()
-        value_pickler()(stream, None).dump(value)
-        return stream.getvalue()
+        return _pickled_by_value(io.BytesIO, value, None).getvalue()
     finally:
         if envelope is not None:
             _local.envelope = before
@@ -288,9 +288,7 @@ def pickled_into(make: Callable[[], Stream], value: Any) -> Stream:
                 raise
         else:
             return stream
-    stream = make()
-    value_pickler()(stream, None).dump(value)
-    return stream
+    return _pickled_by_value(make, value, None)
 
 
 def dumps(value: Any) -> list[frames.Buffer]:
@@ -343,10 +341,12 @@ def split(
         except Exception as error:
             if isinstance(error, RecursionError):
                 raise
-            del buffers[before:]
-    stream = io.BytesIO()
-    value_pickler()(stream, place, reducers).dump(value)
-    return stream.getvalue()
+
+    def make() -> io.BytesIO:
+        del buffers[before:]
+        return io.BytesIO()
+
+    return _pickled_by_value(make, value, place, reducers).getvalue()
 
 
 def loads(body: memoryview) -> Any:
@@ -402,6 +402,51 @@ class _NamespaceReference:
         return namespace, (self._module,)
 
 
+def _pickled_by_value(
+    make: Callable[[], Stream],
+    value: Any,
+    place: Callable[[Any], Any] | None,
+    reducers: Mapping[type, _Reducer] | None = None,
+) -> Stream:
+    """Pickle with cloudpickle, into a new stream.
+
+    Globals of functions that cannot be pickled are left out where the receiver loads the function's
+    module, and so has its own.
+    """
+    kind = value_pickler()
+    stream = make()
+    pickler = kind(stream, place, reducers)
+    try:
+        pickler.dump(value)
+    except RecursionError:
+        raise
+    except Exception as error:
+        if not pickler.has_globals:
+            raise
+        stream = make()
+        try:
+            kind(stream, place, reducers, tried=set()).dump(value)
+        except Exception:
+            raise error from None
+    return stream
+
+
+class _LeftOut:
+    """Stand-in for a global that cannot be pickled."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._why = f"{type(error).__name__}: {error}"
+
+    def complain(self, name: str) -> None:
+        """Raise an error for a global that the receiver lacks as well."""
+        msg = (
+            f"the global {name!r} of a function cannot be sent ({self._why}), and its module does not "
+            'define it above `if __name__ == "__main__":`; define it there, or pass what the function '
+            "needs as arguments"
+        )
+        raise pickle.UnpicklingError(msg)
+
+
 _pickler_class: type[Any] | None = None
 
 
@@ -422,12 +467,18 @@ def _make_pickler() -> type[Any]:
             stream: io.BytesIO,
             callback: Callable[[Any], Any] | None,
             reducers: Mapping[type, _Reducer] | None = None,
+            tried: set[int] | None = None,
         ) -> None:
             if reducers is not None:
                 # its table is read while it is made, and not again
                 self.dispatch_table: Any = {**cloudpickle.Pickler.dispatch_table, **reducers}
             super().__init__(stream, protocol=5, buffer_callback=callback)
             self._namespaces: dict[str, _NamespaceReference] = {}
+            self._reducers = reducers
+            #: globals that are being tried, by id; None where they are sent untried
+            self._tried = tried
+            #: True where a function was met whose globals its receiver may have
+            self.has_globals = False
 
         def reducer_override(self, obj: Any) -> Any:
             # the exact type first: this is called for nearly every object
@@ -445,6 +496,13 @@ def _make_pickler() -> type[Any]:
             versions = None
             if module in ("__main__", "__mp_main__") and not main_by_reference():
                 versions = globals_versions(module, values)
+            else:
+                self.has_globals = self.has_globals or bool(values)
+                if self._tried is not None:
+                    slots["__globals__"] = {
+                        name: self._or_left_out(value, self._tried)
+                        for name, value in slots["__globals__"].items()
+                    }
             code, _, *rest = arguments
             shared = self._namespaces.setdefault(module, _NamespaceReference(module))
             return (
@@ -455,6 +513,21 @@ def _make_pickler() -> type[Any]:
                 None,
                 _restore_function,
             )
+
+        def _or_left_out(self, value: Any, tried: set[int]) -> Any:
+            if id(value) in tried or isinstance(value, (types.FunctionType, type)):
+                # functions have globals of their own, and may refer to each other
+                return value
+            tried.add(id(value))
+            try:
+                # no buffer is copied
+                trial = ValuePickler(io.BytesIO(), lambda _: False, self._reducers, tried)
+                trial.dump(value)
+            except Exception as error:
+                return _LeftOut(error)
+            finally:
+                tried.discard(id(value))
+            return value
 
     return ValuePickler
 
