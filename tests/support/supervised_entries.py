@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fiber._agent.notes import Notes
+
 PATIENCE = 60
 
 
@@ -35,6 +37,14 @@ def fail(private: bytes, index: int) -> None:
 def leave(private: bytes, index: int) -> None:
     """Exit with a text, as ``sys.exit("text")`` does."""
     sys.exit("said at the end")
+
+
+def note(private: bytes, index: int) -> None:
+    """Note something in a folder, and be killed."""
+    notes = Notes(Path(private.decode()))
+    notes.take()
+    notes.page[notes.take()] = 7
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def tell(private: bytes, index: int) -> None:

@@ -65,6 +65,23 @@ def test_each_status_is_passed_on_until_the_end_and_none_after_it(launcher):
     assert child.returncode == 0
 
 
+def test_the_end_of_a_process_is_told_once_as_soon_as_it_is_reported(launcher):
+    seen, child = [], Child("id", "name", launcher, processes=2)
+    ended_0 = ProcessStatus(index=0, state=JobState.FAILED, noted=b"1")
+    child.on_process_end(0, seen.append)
+    child.on_process_end(1, seen.append)
+    child.changed(RUNNING)
+    assert seen == []
+    # of which nobody knows the reason yet
+    child.note_report(JobStatus(state=JobState.RUNNING, processes=(ended_0,)))
+    child.note_report(JobStatus(state=JobState.RUNNING, processes=(ended_0,)))
+    assert seen == [ended_0]
+    child.on_process_end(0, seen.append)
+    assert seen == [ended_0] * 2
+    child.changed(ORPHANED)
+    assert [one.noted for one in seen[2:]] == [None]
+
+
 def test_signals_reach_it_while_it_runs_and_no_longer(child, launcher):
     child.terminate()
     child.kill()

@@ -61,7 +61,7 @@ class FakePeer:
 
 class World:
     def __init__(self, *, near=False, **capabilities):
-        self.statuses, self.failures = [], []
+        self.statuses, self.failures, self.reports = [], [], []
         self.backend = Mock()
         self.reactor = FakeReactor()
         self.runtime = SimpleNamespace(
@@ -87,6 +87,7 @@ class World:
             processes=1,
             ident_of=lambda index: "0a1b2c3d",
             set_start_failure=self.failures.append,
+            note_report=self.reports.append,
         )
         self.monitor.expect(self.child)
         self.peer = FakePeer(supervisor_ident(self.child.ident))
@@ -275,6 +276,7 @@ class TestStrangersSignals:
             if says == "that it runs":
                 world.platform(values.evolve(RUNS, processes=()))
             assert world.statuses == []
+            assert world.reports == [by_signal(9)], "who need no reason need not wait"
             world.reactor.advance(Timing().platform_reason)
         (end,) = world.statuses
         assert (end.reason, end.message) == (Reason(ReasonKind.SIGNAL, 9), "killed")

@@ -72,6 +72,9 @@ class Child:
         self._pid: int | None = None
         self._host = ""
         self._releases: list[Callable[[], Any]] = []
+        # the last report of its supervisor, and what is to be called with the ends of its processes
+        self._report: JobStatus | None = None
+        self._on_ends: list[tuple[int, Callable[[ProcessStatus], Any]]] = []
         self._released = False
         self._failure = ""
         self._waiting = 0
@@ -228,8 +231,34 @@ class Child:
             if self._has_ended():
                 self._signal_end()
             self._notify(known)
+        self.note_report(status)
         if self._on_status is not None:
             self._on_status(self, status)
+
+    def note_report(self, status: JobStatus) -> None:
+        """Note a report of its supervisor, before anybody knows the reasons of ends; perhaps not the first."""
+        self._report = status
+        self._tell_ends()
+
+    def on_process_end(self, index: int, action: Callable[[ProcessStatus], Any]) -> None:
+        """Call ``action`` with the status with which one of its processes ends, or has ended."""
+        with self._changed:
+            self._on_ends.append((index, action))
+        self._tell_ends()
+
+    def _tell_ends(self) -> None:
+        if not self._on_ends or self._report is None:
+            return
+        with self._changed:
+            ends = [
+                (action, status_merge.process_of(self._report, index), (index, action))
+                for index, action in self._on_ends
+            ]
+            ended = [one for one in ends if one[1].state.is_terminal]
+            for _, _, key in ended:
+                self._on_ends.remove(key)
+        for action, status, _ in ended:
+            action(status)
 
     def _notify(self, known: int | None) -> None:
         # what is waited for is the process id, where it was not known, and the end: to wake those

@@ -635,6 +635,14 @@ class Launcher:
         """Data with which a child loads this program's main module, as ``multiprocessing.spawn`` has it."""
         return self._program.prepare("")
 
+    def child_of(self, ident: str) -> tuple[Child, int] | None:
+        """The child that has a process of an identity, and the process's index; None if there is none."""
+        job, _, index = ident.partition(".")
+        child = self._children.get(job)
+        if child is None or not (index or "0").isdecimal():
+            return None
+        return child, int(index or 0)
+
     def alive(self) -> list[Child]:
         """Children that have not ended."""
         with self._lock:

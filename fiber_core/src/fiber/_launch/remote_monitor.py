@@ -323,6 +323,7 @@ class RemoteJobMonitor:
         if isinstance(report, messages.Ping):
             peer.send(Kind.CAST, 0, 0, [encode(messages.Pong())])
         elif isinstance(report, messages.StatusChanged):
+            remote.child.note_report(report.status)
             if self._submit_proxy is not None:
                 ended = (p.index for p in report.status.processes if p.state.is_terminal)
                 self._submit_proxy.ended(remote.child.ident_of(index) for index in ended)

@@ -318,6 +318,11 @@ class Runtime:
         return "" if self.instructions is None else self.instructions.urls[0]
 
     @property
+    def parent_ident(self) -> str:
+        """Identity of the process that started this one; "" for the one that began the run."""
+        return "" if self.parent_link is None else self.parent_link.peer.ident
+
+    @property
     def in_use(self) -> bool:
         """True once anything was opened or started."""
         return self._reactor is not None or self._backend is not None
@@ -503,6 +508,10 @@ class Runtime:
                 msg = f"setting 'trace': {path} cannot be written: {error}"
                 raise ConfigError(msg) from error
         return list(self.traces)
+
+    def child_of(self, ident: str) -> tuple[Child, int] | None:
+        """The job with a process of an identity, and its index there, if this process started it."""
+        return None if self._launcher is None else self._launcher.child_of(ident)
 
     def children(self) -> list[Child]:
         """The jobs that this process started and that have not ended."""

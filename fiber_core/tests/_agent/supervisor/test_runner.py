@@ -33,6 +33,17 @@ def test_an_exception_is_exit_code_one_with_its_traceback_and_words_are_too(capf
     assert (status.exit_code, status.processes[0].log_tail) == (1, ("said at the end",))
 
 
+def test_what_a_process_noted_is_told_with_its_end_and_removed(tmp_path, make):
+    supervised = make()
+    folder = supervised.folder
+
+    (ended,) = supervised.run("note", str(folder).encode()).processes
+    assert ended.noted == b"\0\7"
+    assert list(folder.glob("*.notes")) == []
+    (ended,) = supervised.run("fail").processes
+    assert ended.noted is None
+
+
 def test_a_signal_right_after_the_start_is_not_swallowed(supervised):
     for _ in range(20):
         accepted = supervised.submit("wait")

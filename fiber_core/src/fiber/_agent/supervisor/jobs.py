@@ -128,6 +128,7 @@ class JobTable:
         *,
         log_tail: Sequence[str] = (),
         peak_memory: int | None = None,
+        noted: bytes | None = None,
     ) -> JobEntry | None:
         """Note that a process ended and was reaped; returns its job if it belongs to one."""
         entry = self._change(
@@ -138,6 +139,7 @@ class JobTable:
             message=report.message,
             log_tail=tuple(log_tail),
             peak_memory=peak_memory,
+            noted=noted,
         )
         self._by_pid.pop(pid, None)
         return entry

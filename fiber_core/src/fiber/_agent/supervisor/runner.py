@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from fiber._agent import notes
 from fiber._agent.supervisor import orphans
 from fiber._agent.supervisor.cgroup import Confinement, Confiner
 from fiber._agent.supervisor.child import ChildPlan, Spawned, forks_entries, spawn
@@ -576,6 +577,7 @@ class JobRunner:
             report,
             log_tail=process.tail.lines(),
             peak_memory=event.peak_memory,
+            noted=notes.collect(self._options.run_directory, event.pid),
         )
         self._on_process_end((entry.id, index))
         status = self._table.status(entry.id)
