@@ -13,7 +13,7 @@ import pytest
 
 import fiber
 import soak
-from children import PATIENCE, Crew, be_elsewhere, finish, killed_meanwhile, start
+from children import PATIENCE, Crew, be_elsewhere, finish, killed, killed_meanwhile, start
 from fiber.exceptions import HolderDiedError, HolderDiedWarning, LeaseLostError, PeerLostError
 from waiting import until
 
@@ -88,6 +88,29 @@ def test_the_others_go_on_when_a_holder_is_killed(request, make, permits):
         assert {warning.filename for warning in caught} <= {__file__}, "it names the user's line"
         assert name == "rlock" or not lock.acquire(False)
         current.note(told=told + len(caught))
+
+
+def use_alone(lock, ready, hold):
+    for _ in range(10):
+        with lock:
+            pass
+    if hold:
+        lock.acquire()
+    ready.release()
+    threading.Event().wait()
+
+
+@pytest.mark.parametrize("hold", [True, False])
+def test_whoever_is_killed_after_it_used_a_lock_alone_died_as_its_holder_or_not(hold):
+    lock, ready = fiber.Lock(), fiber.Semaphore(0)
+    child = start(use_alone, lock, ready, hold)
+    all_ready(ready, 1)
+    killed(child)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert lock.acquire(timeout=PATIENCE)
+    assert [warning.category for warning in caught] == [HolderDiedWarning] * hold
 
 
 # -- locks of values, which may be held where their memory is and elsewhere

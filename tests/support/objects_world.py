@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 
 from fiber._base.threads import Reactor
+from fiber._launch.child import Child
 from fiber._launch.router import Router
 from fiber._objects.address import Kind
 from fiber._objects.queue.channel import Channel
@@ -46,6 +47,9 @@ class Node:
         self.run_id = RUN.run_id
         self.credentials = RUN
         self.exit_code = 0
+        #: identity of the node that plays its parent, and the children of this one by identity
+        self.parent_ident = ""
+        self.children: dict[str, Child] = {}
         self.directory = folder
         self.config = SimpleNamespace(linger=linger, max_frame=frames.MAX_FRAME)
         self.timing = timing
@@ -61,6 +65,16 @@ class Node:
 
     def new_target(self) -> int:
         return next(self._targets)
+
+    def child_of(self, ident: str) -> tuple[Child, int] | None:
+        child = self.children.get(ident)
+        return None if child is None else (child, 0)
+
+    def adopt(self, other: "Node") -> Child:
+        """Become the parent of another node, whose end is for the caller to report."""
+        other.parent_ident = self.ident
+        child = self.children[other.ident] = Child(other.ident, other.ident, None)  # type: ignore[arg-type] # it starts nothing
+        return child
 
     def client(self, url: str) -> Client:
         found = self._clients.get(url)

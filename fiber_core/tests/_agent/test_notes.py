@@ -21,9 +21,9 @@ def test_what_was_noted_is_collected_once(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_slots_are_used_again_late_and_there_may_be_none(tmp_path, monkeypatch):
+def test_slots_are_used_again_late_and_there_may_be_none(monkeypatch):
     monkeypatch.setattr(notes, "SLOTS", 3)
-    mine = Notes(tmp_path)
+    mine = Notes(None)
     assert [mine.take() for _ in range(2)] == [0, 1]
     mine.free(0)
 

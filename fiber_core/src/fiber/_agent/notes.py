@@ -26,22 +26,15 @@ class Notes:
     """Page of this process.
 
     Args:
-        folder: folder of the run, or of the job, on this host.
+        folder: folder of the run, or of the job, on this host; None where nobody will read them.
 
     Raises:
         OSError: there is no room for it.
     """
 
-    def __init__(self, folder: Path) -> None:
-        flags = os.O_CREAT | os.O_TRUNC | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(_path(str(folder), os.getpid()), flags, 0o600)
-        try:
-            # written, since a hole on a full disk would be a signal later
-            os.write(descriptor, bytes(SLOTS))
-            #: the slots, 0 each to begin with
-            self.page = memoryview(mmap.mmap(descriptor, SLOTS))
-        finally:
-            os.close(descriptor)
+    def __init__(self, folder: Path | None) -> None:
+        #: the slots, 0 each to begin with
+        self.page = memoryview(bytearray(SLOTS) if folder is None else _shared(folder))
         # in turn, so that one is not used again soon
         self._free = deque(range(SLOTS))
 
@@ -53,6 +46,17 @@ class Notes:
         """Free a slot, and set it to 0."""
         self.page[slot] = 0
         self._free.append(slot)
+
+
+def _shared(folder: Path) -> mmap.mmap:
+    flags = os.O_CREAT | os.O_TRUNC | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(_path(str(folder), os.getpid()), flags, 0o600)
+    try:
+        # written, since a hole on a full disk would be a signal later
+        os.write(descriptor, bytes(SLOTS))
+        return mmap.mmap(descriptor, SLOTS)
+    finally:
+        os.close(descriptor)
 
 
 def collect(folder: str, pid: int) -> bytes | None:

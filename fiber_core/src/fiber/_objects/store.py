@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fiber._agent.notes import Notes
 from fiber._base import values
 from fiber._base.entry_points import load_object
 from fiber._base.threads import Deadline, SerialExecutor, turn
@@ -31,6 +32,7 @@ from fiber._wire.unix import SCHEME
 from fiber.exceptions import PeerLostError
 
 if TYPE_CHECKING:
+    from fiber._launch.child import Child
     from fiber._objects.blocks.block import RemoteBlock
     from fiber._runtime.runtime import Runtime
     from fiber._wire.client import Client
@@ -108,6 +110,8 @@ class Store:
         self._last_action: Callable[[], Any] | None = None
         # references in items of pipes that nobody has received yet, by the descriptors of receipts
         self._receipts: dict[int, list[Reference]] = {}
+        self._notes: Notes | None = None
+        self._has_room = True
         self._changed = threading.Event()
         #: True once the process exits
         self.is_closing = False
@@ -146,6 +150,28 @@ class Store:
         """True for a process of this host, and of this run or an auth domain: it may have descriptors."""
         host = None if peer.hello is None else peer.hello.host
         return peer.auth_domain in (None, auth_domain) and host == self.host
+
+    def is_related(self, ident: str) -> bool:
+        """True for the process that started this one, and those that this one started.
+
+        A parent is told how its children end; and should it end itself, they do not live for long.
+        """
+        return ident == self.node.parent_ident or self.child(ident) is not None
+
+    def child(self, ident: str) -> tuple[Child, int] | None:
+        """The job with a process of an identity, and its index there, if this process started it."""
+        return self.node.child_of(ident)
+
+    @property
+    def notes(self) -> Notes | None:
+        """Notes of this process for its parent, if it has one; None where there is no room for them."""
+        with self._lock:
+            if self._notes is None and self._has_room:
+                try:
+                    self._notes = Notes(self.node.directory if self.node.parent_ident else None)
+                except OSError:
+                    self._has_room = False
+            return self._notes
 
     @property
     def timing(self) -> Timing:

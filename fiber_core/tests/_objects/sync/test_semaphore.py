@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fiber._objects.address import Kind
 from fiber._objects.sync import protocol, waitable
-from fiber._objects.sync.protocol import Request, Status
+from fiber._objects.sync.protocol import Notice, Request, Status
 from fiber._objects.sync.semaphore import LocalHold, OwnedSemaphore, SemaphoreState
 from fiber.exceptions import HolderDiedWarning, LeaseLostError, WireError
 from wire_world import in_thread, until
@@ -43,17 +43,21 @@ def test_a_number_is_good_for_one_request_at_a_time():
 def test_a_permit_that_another_gives_back_is_taken_off_its_oldest_taker_and_counts_once():
     semaphore = acquired("aba", 3, 3)
 
-    assert semaphore.release_for_other(Request("c"))[0] == ["b"], "before the other one's last"
+    semaphore.release_for_other(Request("c"))
+    told = semaphore.take_notices()
+    assert told == [("b", Notice.RELEASED_BY_OTHER)], "before the other one's last"
     assert semaphore.release("b") == []
     assert (semaphore.holds, semaphore.value) == ({"a": 2}, 1)
-    assert semaphore.release_for_other(Request("a"))[0] == []
+    semaphore.release_for_other(Request("a"))
+    assert semaphore.take_notices() == []
     assert semaphore.holds == {"a": 1}
 
 
 def test_where_nothing_is_traced_what_is_given_is_more():
     semaphore = acquired("a", 1, 9, track_holders=False)
 
-    assert semaphore.release_for_other(Request("b"))[0] == []
+    semaphore.release_for_other(Request("b"))
+    assert semaphore.take_notices() == []
     assert (semaphore.holds, semaphore.value) == ({"a": 1}, 1)
 
 
@@ -115,7 +119,7 @@ def test_whatever_happens_permits_are_conserved_and_nobody_waits_beside_one(
         elif event == "give":
             free_before = semaphore.value
             taken_before = sum(semaphore.holds.values())
-            _, answers = semaphore.release_for_other(Request(process, -1))
+            answers = semaphore.release_for_other(Request(process, -1))
             assert (answers[0].status is Status.TOO_MANY) == (free_before == 3)
             if answers[0].status is Status.OK and not taken_before:
                 total += 1

@@ -49,6 +49,10 @@ class Request:
     process: Hashable
     #: the process's number for it
     number: int = 0
+    #: slot of its process's notes for the object; -1 where it cannot keep a permit
+    slot: int = -1
+    #: False where it is to be answered at once
+    waits: bool = True
 
 
 @values.frozen
@@ -116,10 +120,14 @@ class Op(enum.IntEnum):
     ENDING = 65
     #: all messages up to ``CONFIRM`` have arrived
     CONFIRMED = 66
+    #: the recalled permit, kept since the ``ACQUIRE`` of this number, is held; ``RELEASE`` follows
+    HELD = 67
 
-    #: acquire a permit (1 to wait for it); answered
+    #: acquire a permit (1 to wait for it, plus twice the slot after that in which it is noted
+    #: while this process keeps it); answered, with the value 1 where it is to be kept
     ACQUIRE = 68
-    #: release a permit of this process (1: a grant that reported a death and was not used)
+    #: release a permit of this process (1: a grant that reported a death and was not used), or give
+    #: back a kept one that is not held
     RELEASE = 69
     #: release a permit that another process holds; answered
     RELEASE_FOR_OTHER = 70
@@ -154,6 +162,8 @@ class Notice(enum.IntEnum):
     RELEASED_BY_OTHER = 65
     #: answer ``CONFIRMED`` once all messages up to here have arrived
     CONFIRM = 66
+    #: give the permit back that this process keeps; answered by ``RELEASE`` or ``HELD``
+    RECALL = 67
 
 
 #: operation, number, argument

@@ -9,15 +9,24 @@ longest.
 ``LocalHold`` counts what one process holds and knows the thread that acquired it last; both sides
 have one. ``OwnedSemaphore`` serves the threads of the owner without any message;
 ``RemoteSemaphore`` sends a request for each acquire and a message without answer for each release.
+
+The permit of a lock can be *kept*: a process that alone has acquired it again and again is told to keep
+it, and acquires and releases it by itself, without a message, until the owner recalls it. Events that
+depend on whether the lock is free wait meanwhile for the keeper's answer. The keeper notes in a page,
+which its supervisor reads should it die, whether it holds the lock (:mod:`fiber._agent.notes`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import sys
+import threading
+import time
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
+from fiber._base import values
 from fiber._objects.address import Address, Kind
 from fiber._objects.owner_connection import Owner
 from fiber._objects.sync import shared_lock
@@ -34,16 +43,32 @@ from fiber._objects.sync.protocol import (
     WaitQueue,
 )
 from fiber._objects.sync.shared_semaphore import Outcome, SharedPermits
-from fiber._objects.sync.waitable import OwnedWaitable, RemoteWaitable, Reply
-from fiber.exceptions import LeaseLostError, PeerLostError
+from fiber._objects.sync.waitable import OwnedWaitable, RemoteWaitable, Reply, describe
+from fiber._wire.endpoint import Peer
+from fiber.exceptions import LeaseLostError, PeerLostError, WireError
 
 if TYPE_CHECKING:
     import mmap
 
+    from fiber._launch.child import Child
     from fiber._objects.store import Store
+    from fiber.model import ProcessStatus
 
 # holder of a permit that no process acquired, or whose holder has exited
 NO_PROCESS = object()
+#: event of a request, which it is called with
+Event: TypeAlias = Callable[[Request], Answers]
+#: grants in a row after which a process is told to keep the permit with the next one
+KEPT_AFTER = 2
+
+if sys.platform == "linux":
+
+    def clock() -> float:
+        """Seconds of a clock that goes on while this machine sleeps."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+else:
+    clock = time.monotonic
 
 
 class SemaphoreState:
@@ -82,15 +107,41 @@ class SemaphoreState:
         self._deaths: list[str] = []
         # text of the last report
         self._last_report = ""
+        #: process that keeps the permit, and may hold it or not; NO_PROCESS for none
+        self.keeper: Hashable = NO_PROCESS
+        #: slot in which it notes that
+        self.keeper_slot = 0
+        # number of the request that it was told with
+        self._keeper_number = 0
+        self._is_recalled = False
+        # True once the keeper's answer is late: what cannot wait counts the lock as held
+        self._is_late = False
+        # events that wait for the keeper's answer, by process and number of their requests
+        self._deferred: dict[tuple[Hashable, int], tuple[Request, Event]] = {}
+        # process of the last grants, and how many those are
+        self._last_process: Hashable = NO_PROCESS
+        self._in_a_row = 0
+        # to be sent with the answers
+        self._notices: list[tuple[Hashable, Notice]] = []
 
     @property
     def waiting(self) -> int:
         """Number of waiting requests."""
-        return len(self._queue)
+        return len(self._queue) + len(self._deferred)
+
+    @property
+    def is_recalled(self) -> bool:
+        """True where the keeper was asked to give the permit back, and has not answered yet."""
+        return self._is_recalled
 
     def held_by(self, process: Hashable) -> int:
         """Permits that a process has."""
         return self.holds.get(process, 0)
+
+    def take_notices(self) -> list[tuple[Hashable, Notice]]:
+        """Remove and return the notices that are to be sent to processes."""
+        notices, self._notices = self._notices, []
+        return notices
 
     # -- acquiring
 
@@ -107,15 +158,34 @@ class SemaphoreState:
         Raises:
             WireError: its process has another request of that number.
         """
-        if self.value or not wait:
+        request.waits = wait
+        return self._acquire(request)
+
+    def _acquire(self, request: Request) -> Answers:
+        if self.keeper is not NO_PROCESS:
+            return self._defer(request, self._acquire)
+        if self.value or not request.waits:
             return [self._grant(request) if self.value else Answer(request, Status.REFUSED)]
         self._queue.add(request)
         return []
 
     def cancel(self, process: Hashable, number: int, *, expired: bool = False) -> Answers:
-        """Refuse a waiting request; no answer if it was answered before."""
-        request = self._queue.remove(process, number)
+        """Refuse a waiting request; no answer if it was answered before, or the keeper's comes first."""
+        deferred = self._deferred.get((process, number))
+        if deferred is not None and expired and not self._is_late:
+            # the lock may be free: the keeper knows
+            deferred[0].waits = False
+            return []
+        self._deferred.pop((process, number), None)
+        request = self._queue.remove(process, number) if deferred is None else deferred[0]
         return [] if request is None else [Answer(request, Status.REFUSED)]
+
+    def look(self, request: Request) -> Answers:
+        """Answer with the number of free permits."""
+        if self.keeper is not NO_PROCESS:
+            request.waits = False
+            return self._defer(request, self.look)
+        return [Answer(request, Status.OK, self.value)]
 
     # -- releasing
 
@@ -123,7 +193,8 @@ class SemaphoreState:
         """Release a permit of a process; nothing if another process released it first."""
         if not self._drop(process):
             return []
-        return self._add_permit()
+        self._end_keeping(process)
+        return self._add_permit() + self._run_deferred()
 
     def cancel_grant(self, process: Hashable, *, inherited: bool) -> Answers:
         """Release a permit whose acquirer gave up; ``inherited`` puts its report back."""
@@ -131,47 +202,125 @@ class SemaphoreState:
             self._deaths.insert(0, self._last_report)
         return self.release(process)
 
-    def release_for_other(self, request: Request) -> tuple[list[Hashable], Answers]:
-        """Release a permit on behalf of whichever process holds one.
-
-        Returns:
-            The other process that no longer has it, if there is one; the answers.
-        """
+    def release_for_other(self, request: Request) -> Answers:
+        """Release a permit on behalf of whichever process holds one, which is told."""
+        if self.keeper is not NO_PROCESS:
+            return self._defer(request, self.release_for_other)
         if self.value >= self.maximum:
-            return [], [Answer(request, Status.TOO_MANY)]
+            return [Answer(request, Status.TOO_MANY)]
         holder: Hashable = NO_PROCESS
         if request.process in self.holds:
             holder = request.process
         elif self.track_holders:
             holder = next(iter(self.holds), NO_PROCESS)
         self._drop(holder)
-        former_holders = [holder] if holder not in (NO_PROCESS, request.process) else []
-        return former_holders, [Answer(request, Status.OK), *self._add_permit()]
+        if holder not in (NO_PROCESS, request.process):
+            self._notices.append((holder, Notice.RELEASED_BY_OTHER))
+        return [Answer(request, Status.OK), *self._add_permit()]
+
+    # -- a permit that is kept
+
+    def confirm_held(self, process: Hashable, number: int) -> Answers:
+        """The keeper holds the permit that was recalled, and will release it as any other."""
+        if process != self.keeper or number != self._keeper_number:
+            # it was released in the meantime
+            return []
+        self._in_a_row = 0
+        self._end_keeping(process)
+        return self._run_deferred()
+
+    def note_lateness(self, process: Hashable, number: int) -> Answers:
+        """The keeper has not answered for long: refuse what cannot wait, as if it held the lock."""
+        if process != self.keeper or number != self._keeper_number:
+            return []
+        self._is_late = True
+        late = [one for one, _ in self._deferred.values() if not one.waits]
+        for one in late:
+            del self._deferred[one.process, one.number]
+        return [Answer(one, Status.REFUSED) for one in late]
+
+    @property
+    def keeping(self) -> tuple[Hashable, int]:
+        """The keeper, and the number that tells this time from others."""
+        return self.keeper, self._keeper_number
+
+    def _defer(self, request: Request, event: Event) -> Answers:
+        key = (request.process, request.number)
+        if key in self._deferred:
+            msg = f"a process uses number {request.number} for two requests at once"
+            raise WireError(msg)
+        if self._is_late and not request.waits:
+            return [Answer(request, Status.REFUSED)]
+        self._deferred[key] = request, event
+        if not self._is_recalled:
+            self._is_recalled = True
+            self._notices.append((self.keeper, Notice.RECALL))
+        if request.process != self.keeper:
+            self._in_a_row = 0
+        return []
+
+    def _end_keeping(self, process: Hashable) -> None:
+        if process == self.keeper:
+            self.keeper = NO_PROCESS
+            self._is_recalled = self._is_late = False
+
+    def _run_deferred(self) -> Answers:
+        """Run what has waited for the keeper's answer."""
+        out: Answers = []
+        # only the last one may be told to keep the permit
+        while self._deferred and self.keeper is NO_PROCESS:
+            request, event = self._deferred.pop(next(iter(self._deferred)))
+            out += event(request)
+        return out
+
+    def _may_keep(self, request: Request) -> bool:
+        return (
+            request.slot >= 0
+            and self.maximum == 1
+            and self.recover
+            and self._in_a_row > KEPT_AFTER
+            and not self.waiting
+        )
 
     # -- processes that end
 
     def process_exited(self, process: Hashable, held: int) -> Answers:
         """A process exits normally; ``held`` of its permits stay taken."""
-        self._queue.remove_all(process)
+        self.forget_requests(process)
         out: Answers = []
         # grants that were still on their way
         while self.held_by(process) > held:
             out += self.release(process)
         self.holds.pop(process, None)
-        return out
+        self._end_keeping(process)
+        return out + self._run_deferred()
 
-    def process_died(self, process: Hashable, description: str) -> Answers:
-        """A process died; its permits are freed where that is asked for."""
-        self._queue.remove_all(process)
+    def process_died(
+        self, process: Hashable, description: str, *, was_idle: bool = False
+    ) -> Answers:
+        """A process died; its permits are freed where that is asked for.
+
+        Args:
+            process: the process.
+            description: of it, for the next acquirer.
+            was_idle: True for a keeper that is known not to have held the lock.
+        """
+        self.forget_requests(process)
         lost = self.holds.pop(process, 0)
-        if not lost or not self.recover:
-            return []
-        if self.report_deaths:
-            self._deaths.append(description)
+        self._end_keeping(process)
         out: Answers = []
-        for _ in range(lost):
-            out += self._add_permit()
-        return out
+        if lost and self.recover:
+            if self.report_deaths and not was_idle:
+                self._deaths.append(description)
+            for _ in range(lost):
+                out += self._add_permit()
+        return out + self._run_deferred()
+
+    def forget_requests(self, process: Hashable) -> None:
+        """Drop the waiting requests of a process that has ended."""
+        self._queue.remove_all(process)
+        for key in [key for key in self._deferred if key[0] == process]:
+            del self._deferred[key]
 
     # -- inside
 
@@ -179,6 +328,8 @@ class SemaphoreState:
         self.value -= 1
         # reinserted: the order is that of the last acquire
         self.holds[process] = self.holds.pop(process, 0) + 1
+        self._in_a_row = self._in_a_row + 1 if process == self._last_process else 1
+        self._last_process = process
 
     def _drop(self, process: Hashable) -> bool:
         held = self.holds.get(process, 0)
@@ -198,7 +349,11 @@ class SemaphoreState:
     def _grant(self, request: Request) -> Answer:
         if not self._deaths:
             self._add_hold(request.process)
-            return Answer(request, Status.OK)
+            if not self._may_keep(request):
+                return Answer(request, Status.OK)
+            self.keeper, self.keeper_slot = request.process, request.slot
+            self._keeper_number = request.number
+            return Answer(request, Status.OK, 1)
         description = self._last_report = ", ".join(self._deaths)
         self._deaths.clear()
         if self.refuse_after_death:
@@ -271,16 +426,22 @@ class PeersSemaphoreState(SemaphoreState):
             self._shared.report_again(self._last_report)
         return self.release(process)
 
-    def release_for_other(self, request: Request) -> tuple[list[Hashable], Answers]:
+    def look(self, request: Request) -> Answers:
+        """Answer with the number of free permits."""
+        return [Answer(request, Status.OK, self._shared.value())]
+
+    def release_for_other(self, request: Request) -> Answers:
         """Release a permit on behalf of whichever process holds one."""
         self._drop(request.process)
         try:
             self._shared.release()
         except ValueError:
-            return [], [Answer(request, Status.TOO_MANY)]
-        return [], [Answer(request, Status.OK)]
+            return [Answer(request, Status.TOO_MANY)]
+        return [Answer(request, Status.OK)]
 
-    def process_died(self, process: Hashable, description: str) -> Answers:
+    def process_died(
+        self, process: Hashable, description: str, *, was_idle: bool = False
+    ) -> Answers:
         """A process died; its permits are freed where that is asked for."""
         self._queue.remove_all(process)
         self._forget_released()
@@ -327,6 +488,8 @@ class OwnedSemaphore(HoldMixin, OwnedWaitable):
         self._semaphore = state
         #: permits that this process holds
         self.local_hold = LocalHold(self.shape.name, recursive=kind is Kind.RLOCK)
+        # whether a process may keep the permit, and who tells how it ends
+        self._related: dict[Hashable, tuple[bool, tuple[Child, int] | None]] = {}
 
     def _share(self, state: SemaphoreState) -> SharedPermits:
         return shared_lock.make(self._allocate, self.kind, state, host=self._store.host)
@@ -360,12 +523,9 @@ class OwnedSemaphore(HoldMixin, OwnedWaitable):
             return
         with self.lock:
             if local_hold.held > 0:
-                local_hold.held -= 1
                 self.deliver_answers(self._semaphore.release(None))
                 return
-            outcome, *others = self._release_for_other(Request(None))
-            self.deliver_answers(others)
-        if outcome.status is Status.TOO_MANY:
+        if self.request(self._semaphore.release_for_other).status is Status.TOO_MANY:
             msg = "semaphore or lock released too many times"
             raise ValueError(msg)
 
@@ -374,54 +534,121 @@ class OwnedSemaphore(HoldMixin, OwnedWaitable):
 
     def value(self) -> int:
         """Number of free permits."""
+        if self._semaphore.keeper is not NO_PROCESS:
+            return self.request(self._semaphore.look).value
         return self._semaphore.value if self.shared is None else self.shared.value()
 
     def deliver_answers(self, answers: Answers) -> None:
-        """Send answers; grants to threads of this process are counted at once."""
-        self.local_hold.held += sum(
-            one.request.process is None and one.status in ACQUIRED for one in answers
-        )
+        """Send answers and notices; what threads of this process have is counted at once."""
+        self.local_hold.held = self._semaphore.held_by(None)
+        for process, notice in self._semaphore.take_notices():
+            self._send_notice(process, notice)
+            if notice is Notice.RECALL:
+                late = functools.partial(self._note_lateness, *self._semaphore.keeping)
+                self._store.call_later(self._store.timing.heartbeat, late)
         super().deliver_answers(answers)
 
     def _rollback(self, answer: Answer) -> Answers:
         if answer.status not in ACQUIRED:
             return []
-        self.local_hold.held -= 1
         return self._semaphore.cancel_grant(None, inherited=answer.status is Status.OK_HOLDER_DIED)
 
-    # -- for threads here and other processes, with the lock held
-
-    def _release_for_other(self, request: Request) -> Answers:
-        former_holders, answers = self._semaphore.release_for_other(request)
-        for former_holder in former_holders:
-            self._on_released_for(former_holder)
-        return answers
-
-    def _on_released_for(self, former_holder: Hashable) -> None:
-        if former_holder is None:
-            self.local_hold.held -= 1
-        else:
-            self._send_notice(former_holder, Notice.RELEASED_BY_OTHER)
+    # -- for other processes, with the lock held
 
     def _handle_request(self, op: int, request: Request, argument: int) -> Answers | None:
         if op == Op.ACQUIRE:
-            return self._semaphore.acquire(request, wait=bool(argument))
+            if argument > 1 and self._may_keep(request.process):
+                request.slot = (argument >> 1) - 1
+            return self._semaphore.acquire(request, wait=bool(argument & 1))
         if op == Op.RELEASE:
             return self._semaphore.cancel_grant(request.process, inherited=bool(argument))
+        if op == Op.HELD:
+            return self._semaphore.confirm_held(request.process, request.number)
         if op == Op.RELEASE_FOR_OTHER and self.kind is not Kind.RLOCK:
-            return self._release_for_other(request)
+            return self._semaphore.release_for_other(request)
         if op == Op.VALUE:
-            return [Answer(request, Status.OK, self.value())]
+            return self._semaphore.look(request)
         return None
+
+    # -- a process that keeps the permit
+
+    def _may_keep(self, peer: Hashable) -> bool:
+        if peer not in self._related:
+            assert isinstance(peer, Peer)
+            may_keep = peer.auth_domain is None and self._store.is_related(peer.ident)
+            # now: it may be forgotten before its connection ends
+            self._related[peer] = may_keep, self._store.child(peer.ident)
+        return self._related[peer][0]
+
+    def _note_lateness(self, process: Hashable, number: int) -> None:
+        with self.lock:
+            self.deliver_answers(self._semaphore.note_lateness(process, number))
+
+    def on_peer_lost(self, peer: Peer) -> None:
+        """Note that another process died; one that kept the permit may have held it or not."""
+        with self.lock:
+            keeps = self._semaphore.keeper is peer
+            slot = self._semaphore.keeper_slot
+            _, child = self._related.pop(peer, (False, None))
+        super().on_peer_lost(peer)
+        if not keeps:
+            return
+
+        def end(status: ProcessStatus | None = None) -> None:
+            noted = None if status is None else status.noted
+            with self.lock:
+                # once
+                if self._semaphore.keeper is peer:
+                    was_idle = noted is not None and not any(noted[slot : slot + 1])
+                    self.deliver_answers(
+                        self._semaphore.process_died(peer, describe(peer), was_idle=was_idle)
+                    )
+
+        if child is not None:
+            job, index = child
+            job.on_process_end(index, end)
+        # it may live: only its connection ended. It does not take what it keeps for that long
+        self._store.call_later(self._store.timing.report, end)
+
+    def _peer_died(self, peer: Peer) -> Answers:
+        if self._semaphore.keeper is not peer:
+            return super()._peer_died(peer)
+        self._semaphore.forget_requests(peer)
+        return []
+
+
+@values.frozen
+class _Kept:
+    """The permit of a lock that this process keeps, until it is recalled or the time is over."""
+
+    #: number of the request that got it
+    number: int
+    #: time of :func:`clock` until which it may be acquired here without asking the owner again
+    until: float
 
 
 class RemoteSemaphore(HoldMixin, RemoteWaitable):
-    """A lock or semaphore of another process; see :class:`~fiber.synchronize.SemaphoreObject`."""
+    """A lock or semaphore of another process; see :class:`~fiber.synchronize.SemaphoreObject`.
+
+    While this process keeps the permit, the byte in its slot of the process's notes says whether it is
+    held. It is tested and changed together with ``_kept`` where the interpreter lets neither another
+    thread nor a signal's handler come in: without a call, and without a jump, which Python 3.10 does so
+    at, too. No thread of the user sets ``_kept`` to None: whoever does so sends the owner word of it,
+    and an interrupt could come in between.
+    """
 
     def __init__(self, store: Store, address: Address, owner: Owner) -> None:
         super().__init__(store, address, owner)
+        self._is_recursive = address.kind is Kind.RLOCK
         #: permits that this process holds
-        self.local_hold = LocalHold(self.shape.name, recursive=address.kind is Kind.RLOCK)
+        self.local_hold = LocalHold(self.shape.name, recursive=self._is_recursive)
+        self._kept: _Kept | None = None
+        is_lock = address.kind in (Kind.LOCK, Kind.RLOCK)
+        self._can_keep = is_lock and store.is_related(address.ident)
+        # the process's notes, and the slot there; -1 for none so far
+        self._page: memoryview = memoryview(bytearray(1))
+        self._slot = -1
+        self._requested = 0
         # True while it is held here although no handle is left
         self._pinned = False
 
@@ -434,6 +661,7 @@ class RemoteSemaphore(HoldMixin, RemoteWaitable):
             # for the error; it may be noticed more than once
             self.local_hold.held = self._held()
         super().fail(error)
+        self._kept = None
 
     def _held(self) -> int:
         local_hold = self.local_hold if self._shared is None else self._shared.local_hold
@@ -446,10 +674,22 @@ class RemoteSemaphore(HoldMixin, RemoteWaitable):
         local_hold = self.local_hold
         if self._error is None and local_hold.try_reenter():
             return True
+        thread, now, is_lost = threading.get_ident(), clock(), self.is_lost
+        kept, page, slot = self._kept, self._page, self._slot
+        # nothing comes in between from here on until it is taken
+        if kept is not None and not page[slot] and not is_lost:
+            if now < kept.until:
+                page[slot] = 1
+                local_hold.held, local_hold.thread, local_hold.depth = 1, thread, 1
+                return True
+            self.submit(self._give_back)
         wait = block and (timeout is None or timeout > 0)
-        limit = timeout if wait else None
         reply = self.request(
-            Op.ACQUIRE, wait, limit, on_reply=self._count_grant, rollback=self._rollback
+            Op.ACQUIRE,
+            wait + 2 * (self._slot_for_request() + 1),
+            timeout if wait else None,
+            on_reply=functools.partial(self._count_grant, now),
+            rollback=self._rollback,
         )
         if reply.status in ACQUIRED:
             local_hold.set_thread()
@@ -459,7 +699,17 @@ class RemoteSemaphore(HoldMixin, RemoteWaitable):
 
     def release(self) -> None:
         """Release a permit."""
-        local_hold = self.local_hold
+        local_hold, thread, is_lost = self.local_hold, threading.get_ident(), self.is_lost
+        page, slot = self._page, self._slot
+        is_mine = local_hold.thread == thread
+        is_last = not self._is_recursive or (is_mine and local_hold.depth == 1)
+        is_last = is_last and not is_lost
+        left = 0 if is_mine else local_hold.thread
+        # nothing comes in between from here on until it is released
+        if is_last and self._kept is not None and page[slot] and local_hold.held:
+            local_hold.thread, local_hold.depth = left, 0
+            local_hold.held = page[slot] = 0
+            return
         self.check()
         if not local_hold.count_release():
             return
@@ -480,6 +730,9 @@ class RemoteSemaphore(HoldMixin, RemoteWaitable):
 
     def value(self) -> int:
         """Number of free permits."""
+        page, slot = self._page, self._slot
+        if self._kept is not None:
+            return int(not page[slot])
         return self.request(Op.VALUE).value
 
     def error_to_raise(self, error: BaseException | None) -> PeerLostError:
@@ -494,6 +747,7 @@ class RemoteSemaphore(HoldMixin, RemoteWaitable):
         return LeaseLostError(msg)
 
     def _send_release(self) -> None:
+        self._note_release()
         try:
             self.send(Op.RELEASE)
         except PeerLostError as error:
@@ -501,15 +755,67 @@ class RemoteSemaphore(HoldMixin, RemoteWaitable):
                 self.local_hold.held += 1
             raise self.error_to_raise(error) from error
 
-    def _count_grant(self, number: int, reply: Reply) -> None:
-        if reply.status in ACQUIRED:
-            self.local_hold.count_grant(number)
+    def _count_grant(self, requested: float, number: int, reply: Reply) -> None:
+        if reply.status not in ACQUIRED:
+            return
+        if reply.value and number != self.local_hold.last_grant:
+            self._page[self._slot] = 1
+            self._kept = _Kept(number, requested + self._store.timing.heartbeat)
+        self.local_hold.count_grant(number)
 
     def _rollback(self, reply: Reply) -> None:
         if reply.status in ACQUIRED:
             with self._guard:
+                self._kept = None
                 self.local_hold.held -= 1
+            self._note_release()
             self.send(Op.RELEASE, reply.status is Status.OK_HOLDER_DIED)
+
+    # -- a permit that this process keeps
+
+    def _slot_for_request(self) -> int:
+        """Slot for the notes of a permit that the next request gets; -1 for none."""
+        if self._can_keep and self._slot < 0:
+            self._requested += 1
+            if self._requested > KEPT_AFTER:
+                notes = self._store.notes
+                with self._guard:
+                    if notes is not None and self._slot < 0:
+                        self._page, self._slot = notes.page, notes.take()
+        return self._slot
+
+    def _note_release(self) -> None:
+        if self._slot >= 0:
+            self._page[self._slot] = 0
+
+    def _give_back(self) -> None:
+        """Give the permit back that is kept and not held; on the owner's executor."""
+        page, slot = self._page, self._slot
+        if self._kept is not None and not page[slot]:
+            self._kept = None
+            self.send(Op.RELEASE)
+
+    def _on_recall(self) -> None:
+        page, slot = self._page, self._slot
+        # without one, it has been given back already
+        if self._kept is not None:
+            kept, is_held = self._kept, page[slot]
+            self._kept = None
+            # if it is held, its release is a message from now on
+            op = Op.HELD if is_held else Op.RELEASE
+            self.submit(functools.partial(self.send, op, 0, kept.number))
+
+    def give_back(self) -> None:
+        """This process exits: give the permit back that is kept and not held."""
+        self.submit(self._give_back)
+
+    def _close(self, end: int) -> None:
+        with contextlib.suppress(PeerLostError):
+            self._give_back()
+        notes = self._store.notes if self._slot >= 0 else None
+        if notes is not None:
+            notes.free(self._slot)
+            self._slot = -1
 
     # -- notices of the owner, and the exit of this process
 
@@ -517,6 +823,9 @@ class RemoteSemaphore(HoldMixin, RemoteWaitable):
         if notice == Notice.RELEASED_BY_OTHER:
             with self._guard:
                 self.local_hold.held -= 1
+            self._note_release()
+        elif notice == Notice.RECALL:
+            self._on_recall()
 
     def on_exit(self, code: int) -> None:
         """Report a normal exit of this process: the permits that it holds stay taken."""

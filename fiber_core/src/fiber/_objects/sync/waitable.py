@@ -203,6 +203,10 @@ class OwnedWaitable(OwnedObject):
         """Run a request of another process; None for an operation that the kind does not have."""
         return None
 
+    def _peer_died(self, peer: Peer) -> Answers:
+        """A process that had a handle died."""
+        return self._state.process_died(peer, describe(peer))
+
     def _send_notice(self, peer: object, notice: Notice) -> None:
         if isinstance(peer, Peer):
             peer.send(Frame.CAST, self.target, 0, [protocol.ANSWER.pack(notice, 0, 0, 0)])
@@ -215,7 +219,7 @@ class OwnedWaitable(OwnedObject):
             self._confirmed.discard(peer)
             # a peer may have no handle of this object
             if peer in self._references.peers(0):
-                self.deliver_answers(self._state.process_died(peer, _describe(peer)))
+                self.deliver_answers(self._peer_died(peer))
         super().on_peer_lost(peer)
 
     def _on_detach(self, peer: Peer, end: int) -> None:
@@ -254,7 +258,8 @@ class OwnedWaitable(OwnedObject):
             return self._references.peers(0) <= self._confirmed
 
 
-def _describe(peer: Peer) -> str:
+def describe(peer: Peer) -> str:
+    """A process, for people."""
     hello = peer.hello
     return "a process" if hello is None else f"process {hello.pid} on {hello.host}"
 
