@@ -38,7 +38,10 @@ def frames(data: bytes) -> None:
     """A stream of frames: messages no larger than what came, or WireError."""
     assembler = layout.Assembler()
     for frame in _received(data):
-        message = assembler.feed(layout.parse(frame))
+        parsed = layout.parse(frame)
+        is_cast = parsed.is_whole and parsed.kind is layout.Kind.CAST
+        assert (layout.cast(frame, parsed.target) is not None) == is_cast
+        message = assembler.feed(parsed)
         assert message is None or len(message.body) <= len(data)
 
 
@@ -64,10 +67,15 @@ def handshake(data: bytes) -> None:
         assert not (is_forged and number < 3 and side.peer), "a stranger is taken for a peer"
 
 
+def _items(body: memoryview) -> None:
+    one, items = messages.sole(body, 0), messages.unpack(body)
+    assert one is None or items == [one]
+
+
 #: readers of bodies by the first byte of an input
 _BODIES: tuple[Callable[[memoryview], object], ...] = (
     layout.unpack,
-    messages.unpack,
+    _items,
     lambda body: messages.ItemWithReferences(body).references(),
     tasks.read_tasks,
     tasks.read_done,

@@ -27,7 +27,7 @@ from fiber._wire.frames import Kind, Message
 from fiber._wire.handshake import DialerHandshake, Hello, ListenerHandshake
 from fiber._wire.identity import Credentials
 from fiber._wire.link import Link, socket_for
-from fiber._wire.nng import NngDialer, RawListener, RawSocket
+from fiber._wire.nng import NngDialer, RawListener
 from fiber._wire.unix import UnixListener
 from fiber.exceptions import PeerLostError, TransportError
 from fiber.model.network import ListenAddress
@@ -321,7 +321,7 @@ def nng_dialer() -> NngDialer:
     return NngDialer(check_interval=Timing().nng_check)
 
 
-def received(sock: RawSocket) -> tuple[int, bytearray]:
+def received(sock: RawListener | NngDialer) -> tuple[int, bytearray]:
     """Wait for the next frame of a socket; returns it with its pipe."""
     assert readable(sock.fd)
     found = sock.receive()

@@ -11,6 +11,7 @@ connection. Fiber does not need them: peers authenticate before a connection is 
 from __future__ import annotations
 
 import contextlib
+import pickle
 import queue
 import selectors
 import time
@@ -84,13 +85,16 @@ class Connection(Handle):
             Exception: what pickling it raised.
             OSError: this end is closed, or only reads.
         """
-        if self._writer is None or self._closed or fork.is_forked_child():
+        if self._writer is None or self._closed or fork.in_child:
             self._check_writable()
+        item = None
         if self._socket is None:
-            self._put(encode(obj, auth_domain=self._receiving_domain()))
-            return
+            item = encode(obj, auth_domain=self._auth_domain or self._object.auth_domain)
         try:
-            self._socket.put_value(obj, self._auth_domain)
+            if self._socket is not None:
+                self._socket.put_value(obj, self._auth_domain)
+            elif self._writer is not None and item is not None:
+                self._writer.put(item, True, None)
         except PeerLostError as error:
             raise BrokenPipeError(str(error)) from error
 
@@ -101,7 +105,12 @@ class Connection(Handle):
             EOFError: no process holds the other end any more and all it sent was read.
             OSError: this end is closed, or only writes.
         """
-        return decode(self._next())
+        # as _next() and decode() have it, without their calls
+        if self._reader is None or self._closed or fork.in_child:
+            self._check_readable()
+        assert self._reader is not None
+        item = self._reader.take(True, None)
+        return pickle.loads(item) if type(item) is bytes else decode(item)
 
     # -- bytes
 
@@ -264,7 +273,7 @@ class Connection(Handle):
             raise BrokenPipeError(str(error)) from error
 
     def _next(self) -> Item:
-        if self._reader is None or self._closed or fork.is_forked_child():
+        if self._reader is None or self._closed or fork.in_child:
             self._check_readable()
         assert self._reader is not None
         return self._reader.take(True, None)

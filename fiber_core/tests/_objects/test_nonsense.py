@@ -35,7 +35,7 @@ NONSENSE = {
     "queue: a wish for nothing": protocol.REQUEST.pack(Op.REQUEST, 0, 0, 0, 0, 0),
     "queue: more settled than given": protocol.SETTLE.pack(Op.SETTLE, 0, 5),
     "queue: more given back than given": protocol.GIVE_BACK.pack(Op.GIVE_BACK, 0, 0, 5),
-    "queue: a batch cut short": PUT + messages.pack([b"abc"])[0][:-1],
+    "queue: a batch cut short": PUT + b"".join(messages.pack([b"abc"]))[:-1],
     "queue: references that are none": PUT
     + b"".join(messages.pack([ItemWithReferences(b"\x02\0\0\0{]")])),
     "tasks: a direction that does not exist": protocol.TASKS_DONE.pack(Op.TASKS_DONE, 1, 0, 0),

@@ -66,6 +66,19 @@ class TestFrames:
     def test_the_error_for_a_frame_has_the_fault(self, data, words):
         with pytest.raises(WireError, match=words):
             frames.parse(data)
+        assert frames.cast(data, 1) is None
+
+    @given(
+        kind=st.sampled_from([Kind.CAST, Kind.CALL, Kind.PART]),
+        target=st.integers(1, 2),
+        missing=st.integers(0, 1),
+        body=st.binary(),
+    )
+    def test_a_thread_that_waits_sees_whole_casts_for_its_target_alone(
+        self, kind, target, missing, body
+    ):
+        seen = frames.cast(frame(kind, target, size=len(body) + missing, body=body, ack=7), 1)
+        assert seen == ((7, body) if (kind, target, missing) == (Kind.CAST, 1, 0) else None)
 
 
 class TestSplitting:

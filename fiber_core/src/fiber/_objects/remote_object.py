@@ -98,7 +98,7 @@ class RemoteObject:
                 client = self._owner.on_notice(self.target, self.on_notice)
                 if self.client is None:
                     self.client = client
-                    self.cast = functools.partial(client.cast, self.target)
+                    self.cast = client.caster(self.target)
                 self._attach(end, reference_id)
             except PeerLostError as error:
                 self._attach_to_lost(end)

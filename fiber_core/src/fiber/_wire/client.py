@@ -6,18 +6,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from fiber._base.threads import Reactor, in_turns
 from fiber._wire import codec, fork, frames
 from fiber._wire.frames import Kind, Message
 from fiber._wire.handshake import Hello
 from fiber._wire.identity import Credentials
-from fiber._wire.link import Link
+from fiber._wire.link import ACK_AFTER, Link
 from fiber._wire.reading import Action
 from fiber.exceptions import PeerLostError, TransportError
 from fiber.model.timing import Timing
@@ -206,6 +208,11 @@ class Client:
         """
         self._link.send(Kind.CAST, target, next(self._numbers), segments)
 
+    def caster(self, target: int) -> Callable[[Sequence[frames.Buffer]], None]:
+        """A function that does what :meth:`cast` does for one target, with less for each message."""
+        # one large message of a link is under way at a time: all may have the same number
+        return functools.partial(self._link.send, Kind.CAST, target, 0)
+
     def close(self) -> None:
         """Close the link; open calls end in PeerLostError. Idempotent."""
         if fork.is_forked_child():
@@ -232,16 +239,19 @@ class Client:
 
     def wait(
         self,
-        look: Callable[[Message], Action | None],
+        look: Callable[[Any], Action | None],
         is_over: Callable[[], bool],
         timeout: float,
+        target: int | None = None,
     ) -> bool:
         """Read in the handler thread's place, see :meth:`~fiber._wire.reading.Reading.wait`.
 
         Args:
-            look: called with each message.
+            look: called with each message that fits into a frame; where there is a target, with
+                ack and body of a frame, as ``frames.cast`` has them.
             is_over: see there.
             timeout: see there.
+            target: for messages to it alone that are no answers.
         """
         if self._reading is None:
             return False
@@ -249,15 +259,22 @@ class Client:
         link = self._link
 
         def look_at(_: int, data: frames.Buffer) -> Action | None:
-            frame = frames.parse(data)
-            action = look(frame) if frame.is_whole and not self._closed else None
+            found: Message | tuple[int, memoryview] | None
+            if target is None:
+                frame = frames.parse(data)
+                found = frame if frame.is_whole else None
+            else:
+                found = frames.cast(data, target)
+            action = None if found is None or self._closed else look(found)
             if action is None:
                 return None
             received = link.received + 1
 
-            def act() -> None:
-                link.count(received)
-                action()
+            def act() -> object:
+                link.received = received
+                if received - link.acked >= ACK_AFTER:
+                    link.acknowledge()
+                return action()
 
             return act
 

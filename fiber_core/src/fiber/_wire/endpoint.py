@@ -19,7 +19,7 @@ from fiber._wire.frames import Kind, Message
 from fiber._wire.handshake import Hello, ListenerHandshake
 from fiber._wire.identity import Credentials
 from fiber._wire.reading import Action, Reading
-from fiber.exceptions import HandshakeError, TransportError, WireError
+from fiber.exceptions import HandshakeError, WireError
 from fiber.model.network import ListenAddress
 from fiber.model.timing import Timing
 
@@ -68,10 +68,13 @@ class Peer:
         self.endpoint = endpoint
         self._listener = listener
         self._window = listener.window
+        # bytes of the largest body of one frame
+        self._room = endpoint.max_frame - frames.HEADER.size
         self._pipe = pipe
         self._lock = threading.Lock()
         self._sent = 0
-        self._acked = 0
+        #: frames of those that it has acknowledged
+        self.acked = 0
         self._waiting: deque[tuple[Kind, int, int, int, list[frames.Buffer]]] = deque()
         self._assembler = frames.Assembler()
         self._handshake: ListenerHandshake | None = None
@@ -136,39 +139,26 @@ class Peer:
             segments: its body.
             more: True where another one follows at once, with which a small one is sent.
         """
-        max_frame = self.endpoint.max_frame
         size = sum(map(len, segments))
-        is_whole = size + frames.HEADER.size <= max_frame
         with self._lock:
             if not self.alive:
                 return
-            if is_whole and not self._waiting and self._sent - self._acked < self._window:
+            has_room = self._sent - self.acked < self._window
+            if has_room and not self._waiting and size <= self._room:
                 self._sent += 1
-                self._transmit(kind, target, number, size, segments, more)
+                head = frames.pack_header(kind, 0, target, number, size)
+                self._listener.send(self._pipe, head, segments, more=more)
                 return
+            max_frame = self.endpoint.max_frame
             self._waiting.extend(frames.split(kind, target, number, segments, max_frame=max_frame))
             self._flush()
 
     def _flush(self) -> None:
-        while self._waiting and self._sent - self._acked < self._window:
+        while self._waiting and self._sent - self.acked < self._window:
             self._sent += 1
-            self._transmit(*self._waiting.popleft())
-
-    def _transmit(
-        self,
-        kind: Kind,
-        target: int,
-        number: int,
-        size: int,
-        pieces: Sequence[frames.Buffer],
-        more: bool = False,
-    ) -> None:
-        head = frames.pack_header(kind, 0, target, number, size)
-        try:
-            self._listener.send(self._pipe, head, pieces, more=more)
-        except TransportError as error:
-            # closed by another thread, just now
-            log.debug("fiber: a frame could not be sent: %s", error)
+            kind, target, number, size, pieces = self._waiting.popleft()
+            head = frames.pack_header(kind, 0, target, number, size)
+            self._listener.send(self._pipe, head, pieces)
 
     def acknowledged(self, ack: int) -> None:
         """Open the window by the frames that the peer has received, as it says in each header.
@@ -177,13 +167,13 @@ class Peer:
             WireError: more than were sent.
         """
         with self._lock:
-            taken = (ack - self._acked) & 0xFFFFFFFF
+            taken = (ack - self.acked) & 0xFFFFFFFF
             if not taken:
                 return
-            if taken > self._sent - self._acked:
-                msg = f"a peer acknowledges {taken} frames of {self._sent - self._acked}"
+            if taken > self._sent - self.acked:
+                msg = f"a peer acknowledges {taken} frames of {self._sent - self.acked}"
                 raise WireError(msg)
-            self._acked += taken
+            self.acked += taken
             if self._waiting:
                 self._flush()
 
@@ -223,7 +213,8 @@ class Peer:
         if self._handshake is None:
             self._handshake = make()
         kind, body = self._handshake.receive(frame)
-        self._transmit(kind, 0, 0, len(body), [body])
+        head = frames.pack_header(kind, 0, 0, 0, len(body))
+        self._listener.send(self._pipe, head, [body])
         if kind is Kind.REFUSE:
             self.refused = True
             self.refused_ident, self.refusal = self._handshake.refusal
@@ -253,6 +244,8 @@ log = lazy_logger()
 
 #: distinct rejections that are logged as warnings; later ones only at debug level
 _MAX_WARNINGS = 32
+#: acknowledged frames of which a thread that waits takes note
+_ACKED_TOGETHER = frames.WINDOW // 4
 
 
 class Service(Protocol):
@@ -370,7 +363,7 @@ class Endpoint:
         self,
         reading: Reading,
         target: int,
-        look: Callable[[Peer, Message], Action | None],
+        look: Callable[[Peer, memoryview], Action | None],
         is_over: Callable[[], bool],
         timeout: float,
     ) -> bool:
@@ -379,17 +372,21 @@ class Endpoint:
         Args:
             reading: which, see :meth:`reading_of`.
             target: whose messages the thread waits for.
-            look: called with each of them.
+            look: called with the body of each that fits into a frame and is no call.
             is_over: see there.
             timeout: see there.
         """
 
         def look_at(pipe: int, data: frames.Buffer) -> Action | None:
             peer = None if self._closed else self._peers.get(pipe)
-            message = None if peer is None else peer.look(data, target)
-            if peer is None or message is None or message.kind is not Kind.CAST:
+            found = None if peer is None else frames.cast(data, target)
+            if peer is None or found is None or peer.hello is None or not peer.alive:
                 return None
-            return look(peer, message)
+            ack, body = found
+            # some together: the peer tells by itself of those that it has not told of for half a window
+            if (ack - peer.acked) & 0xFFFFFFFF >= _ACKED_TOGETHER:
+                peer.acknowledged(ack)
+            return look(peer, body)
 
         return reading.wait(look_at, is_over, timeout)
 

@@ -34,17 +34,18 @@ _addresses: set[str] = set()
 #: ports that we listen on, and ports that we dialed
 _own_ports: set[int] = set()
 _peer_ports: set[int] = set()
-_is_forked_child = False
+#: what :func:`is_forked_child` returns, for code that asks for each message
+in_child = False
 
 
 def is_forked_child() -> bool:
     """True in a process forked by the user after a socket was opened."""
-    return _is_forked_child
+    return in_child
 
 
 def check() -> None:
     """Raise ForkedError in a process forked by the user after a socket was opened."""
-    if _is_forked_child:
+    if in_child:
         msg = (
             f"process {os.getpid()} was forked from one that already used fiber, where its "
             "connections cannot work; start it with fiber.Process, or fork before the first use"
@@ -77,11 +78,11 @@ def _remember(url: str, ports: set[int]) -> None:
 
 def _after_fork_in_child() -> None:
     # other threads are gone and may have held any lock: none is acquired here
-    global _is_forked_child  # noqa: PLW0603 - a process has forked once and for all
+    global in_child  # noqa: PLW0603 - a process has forked once and for all
     holders = list(_sockets)
     if not holders and not _addresses and not _own_ports and not _peer_ports:
         return
-    _is_forked_child = True
+    in_child = True
     for holder in holders:
         holder.abandon()
     # not imported here: another thread may have held the import's lock

@@ -146,6 +146,24 @@ def parse(data: Buffer) -> Frame:
     return Frame(known, target, number, body, ack, size, not missing and known is not Kind.PART)
 
 
+#: header by its first four bytes, which tell kind and layout, then ack, target, id and size
+_SIGNED = struct.Struct("<4sIQQQ")
+_WHOLE_CAST = MAGIC + bytes((VERSION, Kind.CAST))
+
+
+def cast(data: Buffer, target: int) -> tuple[int, memoryview] | None:
+    """Ack and body of a frame with a whole ``CAST`` for a target; None for any other, also if malformed.
+
+    As :func:`parse` has it, without an object for the frame: a thread that waits for a small message looks so.
+    """
+    if len(data) < _HEADER_SIZE:
+        return None
+    sign, ack, to, _, size = _SIGNED.unpack_from(data)
+    if sign != _WHOLE_CAST or to != target or size != len(data) - _HEADER_SIZE:
+        return None
+    return ack, memoryview(data)[_HEADER_SIZE:]
+
+
 #: packs a header of kind, ack (modulo 2**32), target, id and size, without a call of Python's: for each message
 pack_header = functools.partial(HEADER.pack, MAGIC, VERSION)
 

@@ -19,7 +19,7 @@ from fiber.exceptions import HandshakeError, PeerLostError, TransportError
 from fiber.model.timing import Timing
 
 #: unacknowledged frames after which a frame is sent for the acknowledgement alone
-_ACK_AFTER = frames.WINDOW // 2
+ACK_AFTER = frames.WINDOW // 2
 
 
 class _DialerSocket(Protocol):
@@ -89,7 +89,8 @@ class Link:
         self.received = 0
         #: True where :meth:`receive` has another message, for which no descriptor is readable
         self.buffered = False
-        self._acked = 0
+        #: those of them that were acknowledged
+        self.acked = 0
         self._large_message = threading.Lock()
         self._assembler = frames.Assembler()
         self._socket = socket_for(url, max_frame, timing)
@@ -145,21 +146,42 @@ class Link:
         self._socket.on_descriptors_lost(action)
 
     def send(
-        self, kind: Kind, target: int = 0, number: int = 0, segments: Sequence[frames.Buffer] = ()
+        self,
+        kind: Kind,
+        target: int = 0,
+        number: int = 0,
+        segments: Sequence[frames.Buffer] = (),
+        size: int | None = None,
     ) -> None:
         """Send a message of any size; blocks while the listener does not read.
+
+        Args:
+            kind: as of :class:`~fiber._wire.frames.Message`, as are the next two.
+            target: see there.
+            number: see there.
+            segments: the body.
+            size: for one of the frames of a large message, as ``frames.split`` makes them.
 
         Raises:
             PeerLostError: the other side is gone.
         """
-        size = sum(map(len, segments))
-        if size <= self._room:
-            self._transmit(kind, target, number, size, segments)
-            return
-        # one large message at a time, so that the other side assembles only one
-        with self._large_message:
-            for frame in frames.split(kind, target, number, segments, max_frame=self._max_frame):
-                self._transmit(*frame)
+        if size is None:
+            size = sum(map(len, segments))
+            if size > self._room:
+                parts = frames.split(kind, target, number, segments, max_frame=self._max_frame)
+                # one large message at a time, so that the other side assembles only one
+                with self._large_message:
+                    for of_kind, _, _, whole, pieces in parts:
+                        self.send(of_kind, target, number, pieces, whole)
+                return
+        try:
+            self._socket.send(functools.partial(self._head, kind, target, number, size), segments)
+        except BaseException as error:
+            # the acknowledgement in its header comes another way
+            self.acked -= ACK_AFTER
+            if isinstance(error, TransportError) and self.lost:
+                raise PeerLostError(self._gone()) from error
+            raise
 
     def receive(self, timeout: float | None = None) -> Message | None:
         """Receive the next message; None when ``timeout`` seconds have passed.
@@ -181,8 +203,8 @@ class Link:
                 # most messages are one frame
                 message = frame if frame.is_whole else self._assembler.feed(frame)
                 self.received += 1
-                if self.received - self._acked >= _ACK_AFTER:
-                    self.count(self.received)
+                if self.received - self.acked >= ACK_AFTER:
+                    self.acknowledge()
                 if message is not None:
                     return message
                 continue
@@ -195,11 +217,9 @@ class Link:
                 return None
             self.wait(wait)
 
-    def count(self, received: int) -> None:
-        """Set :attr:`received`, and acknowledge where no frame has done so for long."""
-        self.received = received
-        if received - self._acked >= _ACK_AFTER:
-            self._socket.post(functools.partial(self._head, Kind.GRANT, 0, 0, 0))
+    def acknowledge(self) -> None:
+        """Send a frame for the acknowledgement alone; where no other has done so for :data:`ACK_AFTER`."""
+        self._socket.post(functools.partial(self._head, Kind.GRANT, 0, 0, 0))
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until :meth:`receive` may have a message, or the other side is gone."""
@@ -212,23 +232,9 @@ class Link:
     def _gone(self) -> str:
         return f"the connection to {self.url} is gone"
 
-    def _transmit(
-        self, kind: Kind, target: int, number: int, size: int, pieces: Sequence[frames.Buffer]
-    ) -> None:
-        if self._socket.lost:
-            raise PeerLostError(self._gone())
-        try:
-            self._socket.send(functools.partial(self._head, kind, target, number, size), pieces)
-        except BaseException as error:
-            # the acknowledgement in its header comes another way
-            self._acked -= _ACK_AFTER
-            if isinstance(error, TransportError) and self.lost:
-                raise PeerLostError(self._gone()) from error
-            raise
-
     def _head(self, kind: Kind, target: int, number: int, size: int) -> bytes:
         """The header of a frame that is sent now, which acknowledges what has come."""
-        self._acked = received = self.received
+        self.acked = received = self.received
         return frames.pack_header(kind, received & 0xFFFFFFFF, target, number, size)
 
     def _handshake(self, credentials: Credentials, hello: Hello, timeout: float) -> Hello:

@@ -29,7 +29,8 @@ from fiber._wire import descriptors, fork
 from fiber._wire.frames import Buffer
 from fiber.exceptions import TransportError, WireError
 
-#: what is to be done with a frame, once it is consumed; doing it twice does no harm
+#: what is to be done with a frame, once it is consumed; doing it twice does no harm. True where the thread
+#: has what it waits for
 Action: TypeAlias = Callable[[], object]
 #: looks at a frame and its pipe's number: what a waiting thread does with it; None for the handler thread's
 Look: TypeAlias = Callable[[int, Buffer], Action | None]
@@ -126,7 +127,7 @@ class Reading:
             False where the handler thread reads: it has to be waited for in another way.
         """
         # an interrupt right behind the acquisition leaves all reading to the handler thread for good
-        may_read = not (self._is_stopped or fork.is_forked_child())
+        may_read = not (self._is_stopped or fork.in_child)
         if sys.platform == "linux" and may_read and self._role.acquire(blocking=False):
             try:
                 self._gate.modify(self._source.fd, 0)
@@ -171,14 +172,14 @@ class Reading:
         self._close()
 
     def _lead(self, look: Look, is_over: Callable[[], bool], timeout: float) -> bool:
-        end = time.monotonic() + timeout
+        end, left = time.monotonic() + timeout, max(0.0, timeout)
         most = looks = self._looks.begin() if timeout > 0 else 0
         while True:
             # before it is looked whether it is over: whoever ends the wait from now on wakes a thread that sleeps
             self._polls = not looks
             if is_over() or self._is_stopped:
                 return True
-            ready = self._poll.poll(0 if looks else max(0.0, 1000 * (end - time.monotonic())))
+            ready = self._poll.poll(0 if looks else 1000 * left)
             self._polls = False
             if not ready:
                 if not looks:
@@ -191,34 +192,42 @@ class Reading:
                     looks = 0
             elif ready[-1][0] == self._wake_read:
                 drained(self._wake_read)
-            elif not self._take(look):
-                self._reactor.call_soon(self._read)
-                return False
-            elif 0 < looks < most:
-                self._looks.found()
+            else:
+                if 0 < looks < most:
+                    self._looks.found()
+                taken = self._take(look)
+                if taken is None:
+                    self._reactor.call_soon(self._read)
+                    return False
+                if taken:
+                    return True
+            left = max(0.0, end - time.monotonic())
 
-    def _take(self, look: Look) -> bool:
-        """Take up the next frame, if there is one; False where that is for the handler thread."""
+    def _take(self, look: Look) -> bool | None:
+        """Take up the next frame, if there is one; True where that ends the wait.
+
+        Returns:
+            None where it is for the handler thread.
+        """
         source = self._source
         with self.lock:
             try:
                 frame = source.peek()
                 action = None if frame is None else look(*frame)
             except (TransportError, WireError):
-                return False
+                return None
             if frame is None:
-                return True
-            if action is None:
                 return False
+            if action is None:
+                return None
             try:
                 source.consume()
-                action()
+                return action() is True
             except BaseException:
                 # an interrupt
                 if source.held is None:
                     action()
                 raise
-            return True
 
     def _close(self) -> None:
         """Close its own descriptors, unless a thread reads, which closes them when it is over."""

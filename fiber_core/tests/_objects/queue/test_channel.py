@@ -85,6 +85,9 @@ def test_a_batch_arrives_as_it_was_packed(made):
     batch = [real(one) for one in made]
 
     assert [plain(item) for item in messages.unpack(joined(batch))] == [plain(i) for i in batch]
+    is_one = len(batch) == 1 and not isinstance(batch[0], ItemWithReferences)
+    behind = memoryview(b"PUT" + joined(batch))
+    assert messages.sole(behind, 3) == (batch[0] if is_one else None)
 
 
 def test_small_items_are_copied_and_large_ones_are_not():

@@ -47,8 +47,8 @@ from fiber._objects.queue.requests import (
 )
 from fiber._objects.queue.state import QueueState
 from fiber._wire.endpoint import Endpoint, Peer
+from fiber._wire.frames import Buffer, Message
 from fiber._wire.frames import Kind as Frame
-from fiber._wire.frames import Message
 from fiber.exceptions import WireError
 
 if TYPE_CHECKING:
@@ -114,7 +114,11 @@ class LocalReader:
             if not state.wait_now(waiting_reader):
                 channel.execute(self._direction, state.request(waiting_reader))
         self._wait(waiting_reader, timeout if block else None)
-        return self._result(waiting_reader)
+        if waiting_reader.item is not None:
+            return waiting_reader.item
+        if waiting_reader.answer is Notice.END:
+            raise EOFError
+        raise queue.Empty
 
     def poll(self, timeout: float | None) -> bool:
         """Wait until :meth:`take` would return or raise EOFError; False when none came in time."""
@@ -172,7 +176,9 @@ class LocalReader:
         def is_over() -> bool:
             return waiting_reader.answer is not None
 
-        return is_over() if endpoint.wait(reading, channel.target, look, is_over, seconds) else None
+        if not endpoint.wait(reading, channel.target, look, is_over, seconds):
+            return None
+        return waiting_reader.answer is not None
 
     def _forget(self, waiting_reader: WaitingReader) -> None:
         if waiting_reader.answer is None:
@@ -183,14 +189,6 @@ class LocalReader:
             self._channel.execute(self._direction, self._state.advance())
         else:
             self._channel.changed(self._direction)
-
-    @staticmethod
-    def _result(waiting_reader: WaitingReader) -> Item:
-        if waiting_reader.item is not None:
-            return waiting_reader.item
-        if waiting_reader.answer is Notice.END:
-            raise EOFError
-        raise queue.Empty
 
 
 class LocalWriter:
@@ -205,12 +203,12 @@ class LocalWriter:
         """Put an item in."""
         channel, state = self._channel, self._state
         with channel.lock:
-            if state.put_now(item):
-                channel.changed(self._direction)
-                return
             delivery = state.deliver_now(item)
             if delivery is not None:
+                # there is no item more or less than before
                 channel.deliver(self._direction, delivery)
+                return
+            if state.put_now(item):
                 channel.changed(self._direction)
                 return
             waiting_writer = WaitingWriter(None, deque((item,)), wait=block)
@@ -476,33 +474,33 @@ class Channel(OwnedObject):
         return self._run_endpoint if self.target else None
 
     def look(
-        self, direction: int, reader: WaitingReader, peer: Peer, message: Message
+        self, direction: int, reader: WaitingReader, peer: Peer, body: memoryview
     ) -> Action | None:
         """What a thread of the owner that waits for an item does with a message; None for others'."""
-        body = message.body
         if len(body) < protocol.PUT.size or body[0] != Op.PUT or body[1] != direction:
             return None
         if peer.state.get(DESCRIPTOR_STREAM) is not None:
             return None
-        items = messages.unpack(body[protocol.PUT.size :])
-        if len(items) != 1 or isinstance(items[0], ItemWithReferences):
+        item = messages.sole(body, protocol.PUT.size)
+        if item is None:
             return None
         is_passed_on = is_counted = False
 
-        def put() -> None:
+        def put() -> bool:
             nonlocal is_passed_on, is_counted
             with self.lock:
                 if is_passed_on or (
                     reader.answer is None and self.states[direction].pass_on(reader)
                 ):
                     is_passed_on = True
-                    reader.answer, reader.item = Notice.ITEMS, items[0]
+                    reader.answer, reader.item = Notice.ITEMS, item
                     if not is_counted:
-                        self._count_batch(peer, direction, len(items[0]))
+                        self._count_batch(peer, direction, len(item))
                     is_counted = True
                 else:
                     # another thread has put an item
                     self._put(peer, direction, body[protocol.PUT.size :], None)
+                return is_passed_on
 
         return put
 
@@ -518,7 +516,6 @@ class Channel(OwnedObject):
             if delivery is not None:
                 self.deliver(direction, delivery)
                 self._count_batch(peer, direction, size)
-                self.changed(direction)
                 return
             self.execute(direction, state.put(_PeerOffer(peer, items, peer=peer, size=size)))
             return
@@ -563,11 +560,16 @@ class Channel(OwnedObject):
         if isinstance(request, WaitingReader):
             request.settle(Notice.ITEMS, one.items[0] if one.items else None)
         elif isinstance(request, _PeerRequest):
-            items = self._sent(request.peer, one.items)
             head = protocol.ANSWER.pack(
                 Notice.ITEMS, direction, request.number, one.kept, one.first
             )
-            request.peer.send(Frame.CAST, self.target, 0, [head, *messages.pack(items)])
+            items = one.items
+            if len(items) == 1 and type(items[0]) is bytes:
+                # as the next line has it, without its calls
+                segments: list[Buffer] = [head, messages.head_of_one(len(items[0])), items[0]]
+            else:
+                segments = [head, *messages.pack(self._sent(request.peer, items))]
+            request.peer.send(Frame.CAST, self.target, 0, segments)
 
     def _answer_without_items(self, notice: Notice, direction: int, request: Request) -> None:
         if isinstance(request, WaitingReader):

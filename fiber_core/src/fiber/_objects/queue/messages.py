@@ -14,6 +14,7 @@ Apart from the state machine, so that calls of managers carry items without it.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import struct
@@ -29,6 +30,8 @@ _LENGTH = struct.Struct("<I")
 _MEMORY_REFERENCE = struct.Struct("<QQ")
 #: head of a batch of one item that is not marked
 _ONE = struct.Struct("<IIQ")
+#: packs the head of a batch of one item that is not marked, from the item's length
+head_of_one = functools.partial(_ONE.pack, 1, 0)
 #: batches with smaller items on average are copied once and sliced: quicker than views
 _SMALL = 4096
 #: bytes from which on an item is a segment of its own; smaller ones are joined
@@ -153,8 +156,8 @@ def count_to_none(returned: Iterable[tuple[int, Item]], fresh: Iterable[Item], c
 def pack(items: Sequence[Item]) -> list[Buffer]:
     """Make the segments of a batch."""
     first = items[0] if len(items) == 1 else None
-    if first is not None and not isinstance(first, ItemWithReferences) and len(first) < _LARGE:
-        return [b"".join((_ONE.pack(1, 0, len(first)), first))]
+    if first is not None and not isinstance(first, ItemWithReferences):
+        return [head_of_one(len(first)), first]
     lengths = list(map(len, items))
     marked = [n for n, item in enumerate(items) if type(item) in _MARKED]
     count = len(lengths)
@@ -174,6 +177,15 @@ def pack(items: Sequence[Item]) -> list[Buffer]:
         else:
             segments.append(b"".join(group))
     return segments
+
+
+def sole(body: memoryview, start: int) -> Buffer | None:
+    """The item of a batch of one, which begins there; None for any other batch, also if malformed."""
+    size = len(body) - start - _ONE.size
+    if size < 0 or _ONE.unpack_from(body, start) != (1, 0, size):
+        return None
+    item = body[start + _ONE.size :]
+    return bytes(item) if size < _SMALL else item
 
 
 def unpack(body: memoryview) -> list[Item]:

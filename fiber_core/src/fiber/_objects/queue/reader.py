@@ -150,7 +150,7 @@ class RemoteReader:
         deadline = None if timeout is None else Deadline(timeout)
         self._waiting += 1
         try:
-            while not self._buffer and not self._is_ready:
+            while not (self._buffer or self._ended or self._error is not None):
                 ask = self._request
                 if ask is None:
                     ask = self._send_request(Mode.WAIT if block else Mode.NOWAIT)
@@ -182,12 +182,15 @@ class RemoteReader:
 
     def _lead(self, ask: _PendingRequest, seconds: float) -> bool:
         """Read the owner's messages until a request is answered; False where others read them."""
+
+        def is_over() -> bool:
+            is_ready = self._buffer or self._ended or self._error is not None
+            return bool(is_ready) or self._request is not ask
+
         self._leading += 1
         self._lock.release()
         try:
-            return self._remote.wait(
-                self, lambda: self._request is not ask or self._is_ready, seconds
-            )
+            return self._remote.wait(self, is_over, seconds)
         finally:
             self._lock.acquire()
             self._leading -= 1
@@ -302,17 +305,19 @@ class RemoteReader:
 
     # -- messages and loss of the owner; on the handler thread
 
-    def on_answer(self, notice: int, kept: bool, first: int, items: Sequence[Item]) -> None:
-        """Take an answer to a request: a ``Notice`` and its items."""
+    def on_answer(self, notice: int, kept: bool, first: int, items: Sequence[Item]) -> bool:
+        """Take an answer to a request: a ``Notice`` and its items; True where there are some."""
         with self._lock:
             if self._closed:
                 # the owner takes them back when it learns that this end is closed
-                return
+                return False
             self._is_notified = notice == Notice.READY
             if self._request is not None and not kept and notice != Notice.UNREADY:
                 self._request.is_open = False
                 self._request = None
+            is_found = False
             if items:
+                is_found = True
                 if not self._delivered:
                     self._returned = self._reported = first - 1
                     self._words[self._offset] = first - 1
@@ -328,11 +333,12 @@ class RemoteReader:
             if self._waiting > self._leading:
                 self._changed.notify_all()
             if self._ready_fd is None:
-                return
+                return is_found
             self._update_ready_fd()
             stand = self._request is None and not self._waiting and not self._is_notified
         if stand:
             self._remote.submit(self._request_standing)
+        return is_found
 
     def on_unseen(self) -> None:
         """Report from now on: the owner cannot map the progress page."""

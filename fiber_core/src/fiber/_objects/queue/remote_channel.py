@@ -30,7 +30,6 @@ from fiber._objects.queue import messages
 from fiber._objects.queue.messages import Item
 from fiber._objects.queue.reader import RemoteReader
 from fiber._objects.remote_object import NO_PAGE, RemoteObject
-from fiber._wire.frames import Kind as Frame
 from fiber._wire.frames import Message
 from fiber.exceptions import PeerLostError, TransportError
 
@@ -95,11 +94,15 @@ class RemoteWriter:
     def put(self, item: Item, block: bool, timeout: float | None) -> None:
         """Put an item, see :class:`~fiber._objects.handle.Writer`."""
         # the usual case first, of one item that nothing waits in front of
-        if not self._pending and not self._bounded and self._wire.acquire(blocking=False):
+        is_alone = not (self._pending or self._bounded)
+        if is_alone and type(item) is bytes and self._wire.acquire(blocking=False):
             try:
-                is_sent = self._goes_alone(item)
+                with self._lock:
+                    is_sent = self._goes_alone()
+                    if is_sent:
+                        self._note_sent(len(item))
                 if is_sent:
-                    self._remote.cast([self._head, *messages.pack([item])])
+                    self._remote.cast((self._head, messages.head_of_one(len(item)), item))
                     self._sent_at = time.perf_counter()
             except TransportError as error:
                 self.fail(error)
@@ -188,18 +191,19 @@ class RemoteWriter:
 
     # -- batches
 
-    def _goes_alone(self, item: Item) -> bool:
-        """True for an item that is sent at once, and counted as sent; False where the rest is to be looked at."""
-        with self._lock:
-            if self._pending or self._broken or self._error is not None:
-                return False
-            # those in memory go by another way, and what follows them waits for that
-            if self._has_memory or type(item) is ItemInMemory or self._is_window_full:
-                return False
-            if time.perf_counter() - self._sent_at < _BATCH_WITHIN:
-                return False
-            self._note_sent(len(item))
-            return True
+    def _goes_alone(self) -> bool:
+        """True where an item is sent at once; False where the rest is to be looked at."""
+        if self._pending or self._broken or self._error is not None:
+            return False
+        # those in memory go by another way, and what follows them waits for that
+        if self._has_memory:
+            return False
+        has_room = (
+            len(self._sizes) < self._small_window and self._bytes_in_transit < protocol.SMALL_BYTES
+        )
+        if not has_room and self._is_window_full:
+            return False
+        return time.perf_counter() - self._sent_at >= _BATCH_WITHIN
 
     def _note_sent(self, size: int) -> None:
         self._sent += 1
@@ -447,29 +451,30 @@ class RemoteChannel(RemoteObject):
         for writer in list(self._writers.values()):
             writer.fail(error)
 
-    def look(self, reader: RemoteReader, message: Message) -> Action | None:
+    def look(self, reader: RemoteReader, found: tuple[int, memoryview]) -> Action | None:
         """What a thread that waits for a reader's items does with a message; None for others'."""
-        body = message.body
-        if message.kind is not Frame.CAST or message.target != self.target or not body:
-            return None
-        if body[0] == Notice.TAKEN:
+        body = found[1]
+        size = len(body)
+        notice = body[0] if size else 0
+        if notice == Notice.TAKEN:
             _, direction, count = protocol.read(protocol.TAKEN, body)
             writer = self._writers.get(direction)
             return None if writer is None else functools.partial(writer.on_acknowledged, count)
-        if body[0] != Notice.ITEMS or self._owner.descriptor_stream is not None:
+        if notice != Notice.ITEMS or size < protocol.ANSWER.size:
             return None
-        notice, direction, session, kept, first = protocol.read(protocol.ANSWER, body)
-        batch = body[protocol.ANSWER.size :]
+        notice, direction, session, kept, first = protocol.ANSWER.unpack_from(body)
         is_mine = reader is self._readers.get(direction) and reader.session == session
-        if not is_mine or len(batch) >= memories.LARGE:
+        if not is_mine or size >= memories.LARGE or self._owner.descriptor_stream is not None:
             return None
-        items = messages.unpack(batch)
+        one = messages.sole(body, protocol.ANSWER.size)
+        items = messages.unpack(body[protocol.ANSWER.size :]) if one is None else [one]
         return functools.partial(reader.on_answer, notice, bool(kept), first, items)
 
     def wait(self, reader: RemoteReader, is_over: Callable[[], bool], timeout: float) -> bool:
         """Read the owner's messages in the handler thread's place while a thread waits for a reader's items."""
         look = functools.partial(self.look, reader)
-        return self.client is not None and self.client.wait(look, is_over, timeout)
+        client = self.client
+        return client is not None and client.wait(look, is_over, timeout, self.target)
 
     def wake(self) -> None:
         """Have the thread in :meth:`wait` look whether it is over."""

@@ -50,7 +50,7 @@ class Offer:
     retries_left: int = _RETRIES
 
 
-@values.frozen
+@values.define
 class Deliver:
     """Answer a request with items; ``first`` is the number of the first one for this reader."""
 

@@ -348,27 +348,32 @@ class QueueState:
 
     def deliver_now(self, item: Item) -> Deliver | None:
         """Deliver an item to the only reader that asks; None where it is not so simple."""
-        if len(self._waiting) != 1 or self._fresh or self._returned_items or not self._asks_alone:
+        waiting, in_flight = self._waiting, self._in_flight
+        if len(waiting) != 1 or self._fresh or self._returned_items:
             return None
-        request, window = self._waiting[0], self.window
+        # the usual case first, without the properties' calls
+        if (len(in_flight) != 1 or self.pollers.owner_polls) and not self._asks_alone:
+            return None
+        request, window = waiting[0], self.window
         if request.reader is None or request.peek or window.waiting or window.maxsize:
             return None
         if self.readers_gone or (request.mode is Mode.STANDING and self._is_shared):
             return None
-        first = self._in_flight[request.reader].deliver([(self._first, item)])
+        first = in_flight[request.reader].deliver([(self._first, item)])
         self._first += 1
         request.max_items -= 1
         request.kept = self._may_stay(request, len(item))
         if not request.kept:
-            self._waiting.clear()
+            waiting.clear()
         return Deliver(request, first, [item], request.kept)
 
     def wait_now(self, request: Request) -> bool:
         """Have a thread of the owner wait for the next item; False where it is not so simple."""
-        if self._waiting or self._fresh or self._returned_items or self._prefetched():
+        if self._waiting or self._fresh or self._returned_items:
             return False
         if (
-            self.window.waiting
+            (self._in_flight and self._prefetched())
+            or self.window.waiting
             or self.writers_gone
             or self.pollers.owner_polls
             or request.mode is not Mode.WAIT
