@@ -4,6 +4,7 @@ Bounds are two to three times what was counted when they were set. A change that
 every task dearer on every machine; one that stays far below should lower it.
 """
 
+import contextlib
 import os
 import sys
 import threading
@@ -15,7 +16,9 @@ from benchmarks.counters import Costs, counting
 
 import counted_tasks as tasks
 import fiber
+from objects_world import World
 from pool_tasks import same
+from wire_world import in_thread
 
 pytestmark = [
     pytest.mark.usefixtures("shared_runtime"),
@@ -81,6 +84,48 @@ def test_running_a_task_takes_the_worker_few_calls_of_functions_and_leaves_no_ga
     # 43 were counted, the task among them, of which 9 load the function of each call
     assert 0 < called / 50 < 50
     assert garbage < 50
+
+
+def test_an_item_there_and_back_between_hosts_takes_both_threads_few_calls_of_functions(tmp_path):
+    rounds = 200
+
+    def calls_of(exchange):
+        called = 0
+
+        def note(frame, event, argument):
+            nonlocal called
+            called += event == "call"
+
+        for number in range(2 * rounds):
+            if number == rounds:
+                # who puts and who asks is known by now
+                sys.setprofile(note)
+            exchange()
+        sys.setprofile(None)
+        return called / rounds
+
+    with contextlib.closing(World(tmp_path)) as world:
+        # over nng, as between hosts
+        owner, other = world.node("owner", scheme="ipc"), world.node("other")
+        ours = owner.pipe()
+        theirs = other.remote(ours, 1)
+        to_owner = ours.shape.direction_read_by(0)
+        read, put = ours.reader(to_owner), ours.writer(1 - to_owner)
+        read_there, put_there = theirs.reader(1 - to_owner), theirs.writer(to_owner)
+
+        def answer():
+            put_there.put(read_there.take(True, None), True, None)
+
+        def ask():
+            put.put(b"item", True, None)
+            read.take(True, None)
+
+        wait_there = in_thread(calls_of, answer)
+        here = calls_of(ask)
+        there = wait_there()
+    # 37 and 24 were counted, with one each of this test
+    assert 0 < here < 46
+    assert 0 < there < 32
 
 
 def test_a_task_costs_no_more_than_it_did():

@@ -58,7 +58,8 @@ class Owner:
         self._page: ProgressPage | None = None
         # guards the stream, and is held while it is made
         self._stream_lock = threading.Lock()
-        self._stream: DescriptorStream | None = None
+        #: stream for descriptors to the owner, if there is one so far
+        self.descriptor_stream: DescriptorStream | None = None
         self._has_tried_stream = False
         # runs actions in order that must not delay user threads or the handler thread
         self._executor = SerialExecutor(f"fiber-owner-{ident}", expected=PeerLostError)
@@ -181,11 +182,6 @@ class Owner:
 
     # -- descriptors of items in memory
 
-    @property
-    def descriptor_stream(self) -> DescriptorStream | None:
-        """Stream for descriptors to the owner, if there is one so far."""
-        return self._stream
-
     def open_descriptor_stream(self, target: int) -> DescriptorStream | None:
         """Return the stream for descriptors to the owner, made by its queue ``target``; None where impossible.
 
@@ -200,10 +196,10 @@ class Owner:
                     make = load_object("fiber._objects.queue.descriptor_stream:open_stream")
                     make(self, target, self._keep_stream)
                 self._has_tried_stream = True
-            return self._stream
+            return self.descriptor_stream
 
     def _keep_stream(self, stream: DescriptorStream) -> None:
-        self._stream = stream
+        self.descriptor_stream = stream
 
     # -- the end
 
@@ -216,7 +212,7 @@ class Owner:
         self._executor.end()
         if self._page is not None:
             self._page.close()
-        stream = self._stream
+        stream = self.descriptor_stream
         if stream is not None:
             stream.close()
 

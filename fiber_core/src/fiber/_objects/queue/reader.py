@@ -190,7 +190,9 @@ class RemoteReader:
         self._leading += 1
         self._lock.release()
         try:
-            return self._remote.wait(self, is_over, seconds)
+            client = self._remote.client
+            look = functools.partial(self._remote.look, self)
+            return client is not None and client.wait(look, is_over, seconds, self._remote.target)
         finally:
             self._lock.acquire()
             self._leading -= 1

@@ -16,7 +16,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fiber._base.threads import in_turns
@@ -470,14 +470,8 @@ class RemoteChannel(RemoteObject):
         items = messages.unpack(body[protocol.ANSWER.size :]) if one is None else [one]
         return functools.partial(reader.on_answer, notice, bool(kept), first, items)
 
-    def wait(self, reader: RemoteReader, is_over: Callable[[], bool], timeout: float) -> bool:
-        """Read the owner's messages in the handler thread's place while a thread waits for a reader's items."""
-        look = functools.partial(self.look, reader)
-        client = self.client
-        return client is not None and client.wait(look, is_over, timeout, self.target)
-
     def wake(self) -> None:
-        """Have the thread in :meth:`wait` look whether it is over."""
+        """Have the thread that reads the owner's messages look whether its wait is over."""
         if self.client is not None:
             self.client.wake()
 
