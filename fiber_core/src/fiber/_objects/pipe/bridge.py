@@ -25,6 +25,7 @@ from fiber._objects.pipe.packets import PacketLoop, PacketSocket
 from fiber._objects.queue.channel import Channel
 from fiber._objects.queue.messages import Item, ItemWithReferences
 from fiber._objects.queue.ready_fd import ReadyFd
+from fiber._objects.queue.requests import Deliver
 from fiber._objects.references import NO_REFERENCE
 from fiber._wire.endpoint import Peer
 
@@ -103,6 +104,12 @@ class _Passage(Channel):
         super().changed(direction)
         if direction == self._far_reads:
             self.demand.set(self.states[direction].is_wanting)
+
+    def deliver(self, direction: int, one: Deliver) -> None:
+        """See :meth:`Channel.deliver`."""
+        super().deliver(direction, one)
+        # the other process may ask for nothing more now
+        self.changed(direction)
 
     def _drop_items(self, dropped: list[Item]) -> None:
         self.left += dropped

@@ -205,7 +205,7 @@ class LocalWriter:
         with channel.lock:
             delivery = state.deliver_now(item)
             if delivery is not None:
-                # there is no item more or less than before
+                # nothing else has changed: there is no item more or less than before
                 channel.deliver(self._direction, delivery)
                 return
             if state.put_now(item):
