@@ -1,7 +1,7 @@
 """Plugins are loaded one by one; a broken, clashing or too new one is named and harms no other.
 
-The backend is the one that was named, else the one detected, else the default; the core's own answers
-to hooks are given last.
+The backend is the one that was named, else the one detected, else the default, and what it does not
+declare is refused before it is asked; the core's own answers to hooks are given last.
 """
 
 import sys
@@ -10,16 +10,19 @@ import click
 import pytest
 
 from distributions import Answers, Site
+from fiber._base import values
 from fiber._config.settings import load_config
 from fiber._plugins import manager as plugins_module
-from fiber._plugins.backend_choice import choose_backend, load_backend
+from fiber._plugins.backend_choice import choose_backend, load_backend, refuse_undeclared
 from fiber._plugins.defaults import fiber_listen_address
 from fiber._plugins.manager import load_plugins
+from fiber._runtime import runtime
 from fiber.abc import API_VERSION
 from fiber.exceptions import (
     BackendError,
     BackendNotInstalledError,
     BackendUnavailableError,
+    CapabilityError,
     PluginClashError,
     PluginError,
     PluginVersionError,
@@ -27,7 +30,18 @@ from fiber.exceptions import (
     UnknownBackendError,
 )
 from fiber.hookspecs import hookimpl
-from fiber.model import BackendClaim, BackendContext, BackendInfo, Interface, ListenAddress, Peers
+from fiber.model import (
+    BackendClaim,
+    BackendContext,
+    BackendInfo,
+    Capabilities,
+    Interface,
+    JobSpec,
+    ListenAddress,
+    Peers,
+    ResourceRequest,
+    Volume,
+)
 from fiber.testing.fakes import FakeBackend, FakeProvider
 
 GOOD = """
@@ -444,3 +458,43 @@ def test_other_hosts_dial_the_interface_that_reaches_farthest(interfaces, host):
     answer = fiber_listen_address(peers=peers(False), interfaces=interfaces)
 
     assert answer == ListenAddress(bind_url=f"tls+tcp://{host}:0")
+
+
+PLAIN = JobSpec(run_id="0badcafe", name="a", argv=("true",))
+NEEDS = {
+    "images": ({"image": "python:3"}, "image 'python:3'"),
+    "volumes": ({"volumes": (Volume(source="nfs", path="/x"),)}, "volume 'nfs'"),
+    "devices": (
+        {"resources": ResourceRequest(devices={"gpu": 1, "fpga": 2})},
+        r"a job with devices \(fpga, gpu\)",
+    ),
+    "fork": ({"processes": 2}, "a job of 2 processes"),
+    "detached": ({"detached": True}, "'a', a job that goes on by itself,"),
+}
+
+
+@pytest.mark.parametrize("capability", NEEDS)
+def test_a_job_is_refused_for_what_is_not_declared_and_for_that_alone(capability):
+    changes, words = NEEDS[capability]
+    spec = values.evolve(PLAIN, **changes)
+    with pytest.raises(CapabilityError, match=f"^{words} is not supported by here") as caught:
+        refuse_undeclared("here", Capabilities(), spec)
+    assert caught.value.capability == capability
+    refuse_undeclared("here", Capabilities(**{capability: True}), spec)
+
+
+def test_cpus_and_memory_are_wishes_where_they_are_no_limits():
+    spec = values.evolve(PLAIN, resources=ResourceRequest(cpu=2, memory=100))
+    refuse_undeclared("here", Capabilities(), spec)
+
+
+def test_a_program_is_told_before_its_platform_is_asked(monkeypatch):
+    monkeypatch.setattr(runtime, "_current", None)
+    monkeypatch.setenv("FIBER_BACKEND", "local")
+    current = runtime.current()
+    try:
+        with pytest.raises(CapabilityError, match="image 'x' is not supported by local"):
+            current.submit(values.evolve(PLAIN, image="x"))
+        assert current._backend is None
+    finally:
+        current.close()
