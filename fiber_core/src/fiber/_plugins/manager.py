@@ -77,21 +77,15 @@ class Source:
         return f"{self.distribution} {self.version}".strip()
 
 
-@values.frozen
-class BrokenPlugin:
+@values.frozen(kw_only=True)
+class BrokenPlugin(Source):
     """A plugin that is not used, with the reason."""
 
-    #: name of its entry point
-    name: str
-    #: its distribution
-    distribution: str
-    #: the distribution's version
-    version: str
     #: the reason
     error: BaseException
 
     def __str__(self) -> str:
-        source = f"{self.distribution} {self.version}".strip()
+        source = Source.__str__(self)
         if isinstance(self.error, PluginError):
             return f"plugin {self.name!r} of {source} is not used: {self.error}"
         kind = type(self.error).__name__
@@ -99,15 +93,9 @@ class BrokenPlugin:
 
 
 @values.frozen(kw_only=True)
-class InstalledPlugin:
+class InstalledPlugin(Source):
     """A loaded plugin with what it offers: a line of ``fiber plugins``."""
 
-    #: name of its entry point
-    name: str
-    #: its distribution
-    distribution: str
-    #: the distribution's version
-    version: str
     #: backends it offers, those for another API version too
     backends: tuple[BackendInfo, ...] = ()
     #: kinds of devices it offers
@@ -450,9 +438,7 @@ class Plugins:
         commands = self._command_registry()
         return tuple(
             InstalledPlugin(
-                name=source.name,
-                distribution=source.distribution,
-                version=source.version,
+                **values.asdict(source),
                 backends=tuple(backends.offers(source)),
                 resources=tuple(provider.kind for provider in providers.offers(source)),
                 commands=tuple(str(command.name) for command in commands.offers(source)),
@@ -497,7 +483,7 @@ class Plugins:
             error: the reason.
         """
         if (source, step) not in self._broken:
-            broken = BrokenPlugin(source.name, source.distribution, source.version, error)
+            broken = BrokenPlugin(**values.asdict(source), error=error)
             self._broken[source, step] = broken
             _log.warning("fiber: %s", broken)
             _log.debug("%s failed at %s", source, step, exc_info=error)
