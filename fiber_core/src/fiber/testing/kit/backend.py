@@ -13,8 +13,6 @@ from fiber.testing.kit.options import (
 )
 from fiber.testing.kit.platform import Platform
 
-__all__ = ["BackendConformance"]
-
 
 class BackendConformance(
     Lifecycle,

@@ -22,9 +22,6 @@ import pytest
 from fiber.abc import Backend
 from fiber.testing.kit.platform import Facts, Platform
 
-__all__ = ["CoreApi", "Master", "Programs"]
-
-
 _APPS = Path(__file__).parent.with_name("apps.py")
 
 

@@ -19,9 +19,6 @@ from fiber.testing import programs
 from fiber.testing.kit.driver import Driver
 from fiber.testing.kit.platform import Platform
 
-__all__ = ["Delivery", "Output", "Streams"]
-
-
 _HARD = (
     "",
     " ",

@@ -12,8 +12,6 @@ from fiber.abc import Backend
 from fiber.model import Job, JobSpec, JobState, JobStatus
 from fiber.testing.witness import JOB_VARIABLE, RUN_VARIABLE
 
-__all__ = ["Driver"]
-
 _RANK = {
     JobState.PENDING: 0,
     JobState.RUNNING: 1,

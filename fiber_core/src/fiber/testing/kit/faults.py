@@ -21,9 +21,6 @@ from fiber.testing.kit.driver import Driver
 from fiber.testing.kit.platform import Platform
 from fiber.testing.witness import Witness
 
-__all__ = ["Faults", "Scale", "Witnessed"]
-
-
 Measure = Callable[[str, float], None]
 
 

@@ -18,8 +18,6 @@ from fiber.testing.kit.driver import Driver, is_gone
 from fiber.testing.kit.platform import Platform
 from fiber.testing.witness import Witness
 
-__all__ = ["Lifecycle", "Stops"]
-
 # ruff: noqa: D102  a test's name is its sentence
 
 

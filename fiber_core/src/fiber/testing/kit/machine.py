@@ -16,8 +16,6 @@ from fiber.testing import programs
 from fiber.testing.kit.driver import Driver
 from fiber.testing.kit.platform import Platform
 
-__all__ = ["AnyOrder", "JobMachine"]
-
 _INDEX = st.integers(min_value=0, max_value=1000)
 _MAX_JOBS = 6
 

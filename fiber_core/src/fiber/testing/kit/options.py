@@ -41,9 +41,6 @@ from fiber.testing import programs
 from fiber.testing.kit.driver import Driver
 from fiber.testing.kit.platform import Platform
 
-__all__ = ["Groups", "Options"]
-
-
 _ENTRIES = "fiber.testing.programs"
 
 

@@ -26,8 +26,6 @@ from fiber.testing import LEVELS
 from fiber.testing.kit.driver import Driver
 from fiber.testing.witness import Witness
 
-__all__ = ["RECORD", "Facts", "Kit", "Platform", "level_of"]
-
 #: name of the property by which a test's facts reach the results
 RECORD = "fiber_kit"
 

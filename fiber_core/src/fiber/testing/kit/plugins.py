@@ -28,9 +28,6 @@ from fiber.hookspecs import PROJECT
 from fiber.model import BackendClaim, Capabilities, Device
 from fiber.testing.kit.platform import Facts, Kit
 
-__all__ = ["PluginConformance", "ResourceProviderConformance"]
-
-
 _LISTING = """
 import importlib, json, sys
 plugin = importlib.import_module(sys.argv[1])
