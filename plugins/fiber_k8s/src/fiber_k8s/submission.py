@@ -46,15 +46,21 @@ _ANYWHERE = ("192.0.2.1", "2001:db8::1")
 _THREADS = 16
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class _PodRequest:
-    """A pod to create."""
+    """A job that was submitted here, and the pod to create for it."""
 
     spec: JobSpec
     body: dict[str, Any] = attrs.field(repr=False)
     job: Job
     #: True where the user named no service account, so that Fiber chooses it
     is_account_ours: bool
+    #: port at which the supervisor in the pod accepts streams; None where it dials its parent
+    stream_port: int | None
+    #: True until the pod is created or refused
+    is_creating: bool = True
+    #: True where the job ended before
+    is_cancelled: bool = False
 
 
 class JobSubmitter:
@@ -92,13 +98,7 @@ class JobSubmitter:
         self._parent: dict[str, Any] | None = None
         self._template: dict[str, Any] | None = None
         self._last_submit = float("-inf")
-        self._specs: dict[str, JobSpec] = {}
-        #: ports at which the supervisors in pods accept streams, by job
-        self._stream_ports: dict[str, int] = {}
-        #: jobs whose pods are not created yet
-        self._creating: set[str] = set()
-        #: jobs that ended before their pods were created
-        self._cancelled: set[str] = set()
+        self._requests: dict[str, _PodRequest] = {}
 
     # -- submitting
 
@@ -122,8 +122,7 @@ class JobSubmitter:
         now = time.monotonic()
         with self._lock:
             is_in_burst = now - self._last_submit < self._client.timing.burst
-            self._specs[request.job.id] = spec
-            self._creating.add(request.job.id)
+            self._requests[request.job.id] = request
         # before the watch reports the pod, so that nothing waits for an unknown job
         self._feed.publish(request.job, JobStatus(state=JobState.PENDING))
         if is_in_burst and spec.entry is not None:
@@ -135,7 +134,7 @@ class JobSubmitter:
             self._create(request)
         except BackendError:
             with self._lock:
-                del self._specs[request.job.id]
+                del self._requests[request.job.id]
                 self._last_submit = float("-inf")
             raise
         with self._lock:
@@ -157,12 +156,13 @@ class JobSubmitter:
     def is_own(self, job_id: str) -> bool:
         """True for a job that was submitted here."""
         with self._lock:
-            return job_id in self._specs
+            return job_id in self._requests
 
     def spec(self, job_id: str) -> JobSpec | None:
         """Return the spec of a job that was submitted here; None for others."""
         with self._lock:
-            return self._specs.get(job_id)
+            request = self._requests.get(job_id)
+            return None if request is None else request.spec
 
     def stream_port(self, job_id: str) -> int:
         """Return the port at which a job's supervisor accepts streams.
@@ -171,38 +171,39 @@ class JobSubmitter:
             UnknownJobError: the job was not submitted here, or dials its parent directly.
         """
         with self._lock:
-            found = self._stream_ports.get(job_id)
-        if found is None:
+            request = self._requests.get(job_id)
+        if request is None or request.stream_port is None:
             msg = f"job {job_id} waits for no streams of this program"
             raise UnknownJobError(msg)
-        return found
+        return request.stream_port
 
     def is_being_created(self, job_id: str) -> bool:
         """True for a job whose pod is not created yet."""
         with self._lock:
-            return job_id in self._creating
+            request = self._requests.get(job_id)
+            return request is not None and request.is_creating
 
     def cancel_creation(self, job_id: str) -> bool:
         """Cancel the creation of a job's pod; False where it is created already."""
         with self._lock:
-            if job_id not in self._creating:
+            request = self._requests.get(job_id)
+            if request is None or not request.is_creating:
                 return False
-            self._cancelled.add(job_id)
+            request.is_cancelled = True
             return True
 
     def forget(self, job_id: str) -> None:
         """Forget a job whose pod is gone, and with the last one of its gang its pod group."""
         with self._lock:
-            self._stream_ports.pop(job_id, None)
-            self._cancelled.discard(job_id)
-            spec = self._specs.pop(job_id, None)
+            request = self._requests.pop(job_id, None)
+        spec = None if request is None else request.spec
         if spec is not None and spec.gang is not None and self._groups.member_ended(spec):
             self.run_soon(functools.partial(self._groups.drop, spec.run_id, spec.gang.name))
 
     def attached(self) -> list[str]:
         """Return the jobs that were submitted here and are not detached."""
         with self._lock:
-            return [job_id for job_id, spec in self._specs.items() if not spec.detached]
+            return [job for job, request in self._requests.items() if not request.spec.detached]
 
     def run_soon(self, call: Any) -> None:
         """Run a slow call of the cluster on another thread."""
@@ -215,7 +216,8 @@ class JobSubmitter:
     def close(self) -> None:
         """Cancel all creations, and wait for the calls that have begun. Idempotent."""
         with self._lock:
-            self._cancelled |= self._creating
+            for request in self._requests.values():
+                request.is_cancelled = request.is_cancelled or request.is_creating
         self._threads.close()
 
     # -- within
@@ -263,11 +265,8 @@ class JobSubmitter:
         if is_account_ours:
             body["spec"]["serviceAccountName"] = ACCOUNT
         job = job_of(self._backend, body)
-        if stream_port is not None:
-            with self._lock:
-                self._stream_ports[job.id] = stream_port
         job = attrs.evolve(job, data={"namespace": self._client.namespace})
-        return _PodRequest(spec, body, job, is_account_ours)
+        return _PodRequest(spec, body, job, is_account_ours, stream_port)
 
     def _starts_jobs(self, spec: JobSpec) -> bool:
         """True for a program that uses this backend itself, as those of ``fiber run`` do."""
@@ -277,13 +276,13 @@ class JobSubmitter:
         self._rate_limiter.acquire()
         job = request.job
         try:
-            if self._is_cancelled(job.id):
+            if request.is_cancelled:
                 self._feed.publish(job, _KILLED)
                 return
             try:
                 pod = self._create_pod(request)
             except BackendError:
-                if not self._is_cancelled(job.id):
+                if not request.is_cancelled:
                     raise
                 # it was cancelled while the cluster was not reachable
                 self._feed.publish(job, _KILLED)
@@ -292,9 +291,10 @@ class JobSubmitter:
                 self._create_own_secret(request, pod)
         finally:
             with self._lock:
-                self._creating.discard(job.id)
-                cancelled = job.id in self._cancelled
-        if cancelled:
+                request.is_creating = False
+                # the cluster has it; a pool has many
+                request.body.clear()
+        if request.is_cancelled:
             self._client.delete("pods", job.id, grace=1)
 
     def _create_pod(self, request: _PodRequest) -> dict[str, Any]:
@@ -302,18 +302,14 @@ class JobSubmitter:
 
         The right to create pods does not include reading accounts, so the refusal itself shows it.
         """
-
-        def is_needed() -> bool:
-            return not self._is_cancelled(request.job.id)
-
         try:
-            return self._client.create_pod(request.body, is_needed)
+            return self._client.create_pod(request.body, lambda: not request.is_cancelled)
         except SubmitError as error:
             if not request.is_account_ours or missing_account(str(error)) != ACCOUNT:
                 raise
         # a program that starts no jobs needs no rights; one that does reports those it lacks
         del request.body["spec"]["serviceAccountName"]
-        return self._client.create_pod(request.body, is_needed)
+        return self._client.create_pod(request.body, lambda: not request.is_cancelled)
 
     def _create_own_secret(self, request: _PodRequest, pod: Mapping[str, Any]) -> None:
         """Create a pod's own Secret, which the pod owns; the kubelet waits for it."""
@@ -333,10 +329,6 @@ class JobSubmitter:
             self._create(request)
         except BackendError as error:
             self._feed.publish(request.job, failed(ReasonKind.UNSCHEDULABLE, str(error), 127))
-
-    def _is_cancelled(self, job_id: str) -> bool:
-        with self._lock:
-            return job_id in self._cancelled
 
 
 def _labels_for_workers(spec: JobSpec, template: Mapping[str, Any] | None) -> dict[str, str]:
