@@ -272,17 +272,21 @@ class JobSubmitter:
         """True for a program that uses this backend itself, as those of ``fiber run`` do."""
         return spec.entry is None and spec.env.get("FIBER_BACKEND") == self._backend
 
+    def _is_cancelled(self, request: _PodRequest) -> bool:
+        with self._lock:
+            return request.is_cancelled
+
     def _create(self, request: _PodRequest) -> None:
         self._rate_limiter.acquire()
         job = request.job
         try:
-            if request.is_cancelled:
+            if self._is_cancelled(request):
                 self._feed.publish(job, _KILLED)
                 return
             try:
                 pod = self._create_pod(request)
             except BackendError:
-                if not request.is_cancelled:
+                if not self._is_cancelled(request):
                     raise
                 # it was cancelled while the cluster was not reachable
                 self._feed.publish(job, _KILLED)
@@ -294,7 +298,7 @@ class JobSubmitter:
                 request.is_creating = False
                 # the cluster has it; a pool has many
                 request.body.clear()
-        if request.is_cancelled:
+        if self._is_cancelled(request):
             self._client.delete("pods", job.id, grace=1)
 
     def _create_pod(self, request: _PodRequest) -> dict[str, Any]:
