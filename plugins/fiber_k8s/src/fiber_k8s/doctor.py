@@ -186,15 +186,7 @@ def _rights_checks(
     *,
     gang: str = "none",
 ) -> Iterator[Check]:
-    """Yield a check for each rule.
-
-    Args:
-        allowed: results of the reviews.
-        subject: the subject in words, such as "you may"; begins the check's name.
-        namespace: of the rights.
-        account: service account that the rights are to be granted to; None for a user.
-        gang: value of the setting ``gang``.
-    """
+    """Yield a check for each rule; ``account`` is the one to grant rights to, None for a user."""
     grant = f"fiber k8s rbac --namespace {namespace}"
     if gang != "none":
         grant += f" --gang {gang}"

@@ -49,12 +49,7 @@ class LogCursor:
         return {"sinceTime": begin.strftime("%Y-%m-%dT%H:%M:%SZ")}
 
     def unread(self, stamped: Iterator[str], *, is_tail: bool = False) -> Iterator[str]:
-        """Yield the lines that were not read yet, without their timestamps.
-
-        Args:
-            stamped: lines with their timestamps in front.
-            is_tail: these are the last lines of the log, and lines before them are to be skipped.
-        """
+        """Yield the lines that were not read yet, without their timestamps; none before a tail."""
         again = {second: Counter(stamps) for second, stamps in self._read.items()}
         for one in stamped:
             stamp, _, line = one.partition(" ")

@@ -346,12 +346,9 @@ def manifest(spec: JobSpec, config: K8sConfig, context: PodContext) -> dict[str,
 def _secured(
     config: K8sConfig, pod_wide: Mapping[str, Any], own: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a container's security context with the setting's fields beneath its own.
+    """Return a container's own security context with the setting's fields beneath it.
 
-    Args:
-        config: settings.
-        pod_wide: the pod's security context, which holds where the container's says nothing.
-        own: the container's security context, of the parent's pod and the template.
+    The pod's holds where the container's says nothing.
     """
     if own.get("privileged"):
         # all of the setting's fields contradict that, and the API refuses some

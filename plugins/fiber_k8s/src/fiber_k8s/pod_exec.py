@@ -44,13 +44,7 @@ def execute(
 ) -> int:
     """Run a program in a job's container; return its exit code.
 
-    Args:
-        client: the cluster.
-        pod: name of the pod.
-        argv: the program and its arguments.
-        stdin: its standard input; None for none.
-        tty: give it a terminal.
-        write: called with a descriptor, 1 or 2, and output; by default writes it there.
+    Output is passed to ``write``, behind the descriptor that it is for: 1 or 2.
 
     Raises:
         UnknownJobError: there is no such pod.

@@ -240,11 +240,7 @@ def load_command(cluster: Cluster, image: str) -> Sequence[str] | None:
 
 
 def detect_registry(cluster: Cluster, hosts: Sequence[str]) -> Registry:
-    """Return the registry of a cluster, by its names and server.
-
-    Args:
-        cluster: the cluster.
-        hosts: registries that the engine has credentials for.
+    """Return the registry of a cluster, by its names and the hosts that the engine has credentials for.
 
     Raises:
         BackendError: it is not known; the message says how to name it.

@@ -36,11 +36,8 @@ class Expired(Exception):  # noqa: N818 - a word within this module, no error
 class Watch:
     """Watch of one run, with a thread of its own, on which the callbacks run.
 
-    Args:
-        client: the cluster.
-        run_id: the run.
-        on_pod: called with each pod that exists, after each change.
-        on_deleted: called with the last version of each pod that was deleted.
+    ``on_pod`` is called with each pod that exists, after each change; ``on_deleted`` with the last
+    version of each that was deleted.
     """
 
     def __init__(

@@ -209,14 +209,7 @@ class HostState:
 class HostStates:
     """All hosts of a program by name, in the user's order.
 
-    Args:
-        hosts: the hosts.
-        config: the settings.
-        providers: installed resource providers by kind.
-        make: makes the state of a host.
-        changed: its lock guards slots and devices; notified when a connection came up or failed.
-        lease: seconds of silence after which a host's jobs have failed.
-        timing: durations.
+    ``changed`` is notified when a connection came up or failed; its lock guards slots and devices.
     """
 
     def __init__(

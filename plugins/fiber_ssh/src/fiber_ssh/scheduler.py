@@ -50,16 +50,8 @@ class JobScheduler:
     """All hosts, and the jobs of this program on them; thread-safe.
 
     The lock of ``_changed`` guards submissions, slots and devices; it is re-entrant, and no request
-    to a host is awaited under it. Callbacks of links come on their threads.
-
-    Args:
-        hosts: the hosts, in the user's order.
-        config: the settings.
-        backend: name of the backend.
-        run_id: the run that this program owns; None to query hosts only.
-        lease: seconds of silence after which a host's jobs have failed.
-        timing: the core's durations; this backend's are made by their scale.
-        providers: installed resource providers by kind.
+    to a host is awaited under it. Callbacks of links come on their threads. Without a run of its own
+    it queries hosts only.
     """
 
     def __init__(

@@ -90,14 +90,9 @@ def look_up(
     user: str | None = None,
     system: Path | None = Path("/etc/ssh/ssh_config"),
 ) -> SshOptions:
-    """Look up the options for a host.
+    """Look up the options for a host; ``user`` is the one that was named beside it.
 
-    Args:
-        path: the user's configuration; it may be missing.
-        name: the host's name in the settings.
-        timeout: seconds after which a command of ``Match exec`` is ended.
-        user: user to log in as, where it was named beside the host.
-        system: the configuration of all users.
+    A command of ``Match exec`` is ended after the timeout.
 
     Raises:
         ConfigError: a file cannot be read, or is invalid; a command cannot be run, or does not end.
