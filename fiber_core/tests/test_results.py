@@ -98,9 +98,15 @@ class TestManyResults:
     def test_a_crash_has_all_outcomes_by_position(self, callbacks):
         result = MapResult(4, callbacks)
         crash, error = WorkerCrashedError("crash"), KeyError("x")
-        result.accept(0, [1], {})
-        result.fail(1, 3, crash)
-        finish(result, 3, [None], {3: error})
+        left = [result._number_left]
+        for arrive in (
+            lambda: result.accept(0, [1], {}),
+            lambda: result.fail(1, 3, crash),
+            lambda: finish(result, 3, [None], {3: error}),
+        ):
+            arrive()
+            left.append(result._number_left)
+        assert left == [4, 3, 1, 0]
         with pytest.raises(WorkerCrashedError) as caught:
             result.get()
         assert caught.value.results == [1, crash, crash, error]

@@ -414,12 +414,15 @@ class MapResult(AsyncResult[list[T]]):
         super().__init__(callbacks, callback, error_callback, pool)
         self._value: list[Any] = [None] * count
         self._failed: dict[int, BaseException] = {}
+        #: items without an outcome; the stdlib's counts chunks, and programs show how far they are by it
+        self._number_left = count
 
     def accept(
         self, start: int, values: Sequence[Any], errors: Mapping[int, BaseException | None]
     ) -> None:
         """Take the outcomes of some items."""
         self._value[start : start + len(values)] = values
+        self._number_left -= len(values)
         last: BaseException | None = None
         for index, error in sorted(errors.items()):
             last = error if error is not None else last
@@ -428,6 +431,7 @@ class MapResult(AsyncResult[list[T]]):
 
     def fail(self, start: int, stop: int, error: BaseException) -> None:
         """Some items were given up."""
+        self._number_left -= stop - start
         for index in range(start, stop):
             self._failed[index] = error
 
