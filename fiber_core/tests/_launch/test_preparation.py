@@ -15,7 +15,7 @@ import pytest
 from commands import ran
 from fiber._launch import environ
 from fiber._launch.environ import job_environment
-from fiber._launch.preparation import Program
+from fiber._launch.preparation import Program, added_by_libraries
 from fiber._wire import codec
 from fiber.model import BackendInfo, Capabilities
 
@@ -54,6 +54,22 @@ def test_a_script_and_a_module_are_described_as_the_stdlib_does(main, monkeypatc
     # choosing one is what ours does not do
     del data["start_method"]
     assert Program().prepare("child 1") == data
+
+
+def test_what_a_library_adds_for_children_of_the_stdlib_goes_to_ours_and_chooses_no_start_method(
+    monkeypatch,
+):
+    chosen = vars(multiprocessing.context)["_default_context"]
+    monkeypatch.setattr(chosen, "_actual_context", None)
+    assert added_by_libraries("child 1") == {}
+    prepare = spawn.get_preparation_data
+    # as coverage does
+    monkeypatch.setattr(
+        spawn, "get_preparation_data", lambda name: {**prepare(name), "stowaway": name}
+    )
+
+    assert added_by_libraries("child 1") == {"stowaway": "child 1"}
+    assert chosen._actual_context is None
 
 
 def test_where_the_script_is_stays_known_when_its_last_line_has_run(main):

@@ -20,7 +20,12 @@ from fiber._base.log import lazy_logger
 from fiber._launch import module_server, status_merge
 from fiber._launch.child import ORPHANED, Child
 from fiber._launch.environ import job_environment
-from fiber._launch.preparation import Program, ignores_interrupts, working_folder
+from fiber._launch.preparation import (
+    Program,
+    added_by_libraries,
+    ignores_interrupts,
+    working_folder,
+)
 from fiber._wire import codec, frames
 from fiber._wire.frames import Kind
 from fiber.backend_parts.outage import Outage
@@ -330,6 +335,8 @@ class Launcher:
 
     def _payload(self, process: Any, child: Child) -> list[frames.Buffer]:
         preparation = self._program.prepare(process.name)
+        if self._runtime.info.capabilities.same_host:
+            preparation.update(added_by_libraries(process.name))
         context.set_spawning_popen(child)  # type: ignore[arg-type] # it has what pickling needs
         try:
             with codec.pickling_into(child):

@@ -9,13 +9,27 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from multiprocessing import process, util
+from multiprocessing import context, process, spawn, util
 from pathlib import Path
 from typing import Any
 
 from fiber._wire import codec
 
-__all__ = ["Program", "UnguardedMainError", "ignores_interrupts", "working_folder"]
+__all__ = [
+    "Program",
+    "UnguardedMainError",
+    "added_by_libraries",
+    "ignores_interrupts",
+    "working_folder",
+]
+
+#: keys of the stdlib's data
+_KNOWN = frozenset(
+    {
+        *("authkey", "dir", "init_main_from_name", "init_main_from_path", "log_level"),
+        *("log_to_stderr", "name", "orig_dir", "start_method", "sys_argv", "sys_path"),
+    }
+)
 
 
 class UnguardedMainError(RuntimeError):
@@ -73,6 +87,23 @@ class Program:
         if codec.main_by_reference():
             data.update(self._main)
         return data
+
+
+def added_by_libraries(name: str) -> dict[str, Any]:
+    """What libraries add to the stdlib's data, in a function in place of its own.
+
+    ``coverage`` measures children by an object that does its work when it is unpickled.
+    """
+    prepare = spawn.get_preparation_data
+    if prepare.__module__ == spawn.__name__:
+        return {}
+    default: Any = vars(context)["_default_context"]
+    chosen = default._actual_context  # noqa: SLF001 - the stdlib's function chooses one
+    try:
+        data = prepare(name)
+    finally:
+        default._actual_context = chosen  # noqa: SLF001 - as above
+    return {key: value for key, value in data.items() if key not in _KNOWN}
 
 
 def working_folder() -> str | None:
