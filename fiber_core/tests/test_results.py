@@ -112,6 +112,23 @@ class TestManyResults:
         assert caught.value.results == [1, crash, crash, error]
 
 
+@pytest.mark.parametrize("make", [AsyncResult, lambda _: Stream()], ids=["a result", "a stream"])
+@pytest.mark.parametrize("is_exiting", [True, False])
+def test_who_waits_for_a_pool_that_ends_with_the_interpreter_is_not_woken(
+    callbacks, monkeypatch, make, is_exiting
+):
+    monkeypatch.setattr("multiprocessing.util._exiting", is_exiting)
+    result, woken = make(callbacks), []
+    result.watch(lambda: woken.append("woken"))
+
+    result.broken(TerminatedError("the pool was terminated"))
+
+    assert bool(woken) is not is_exiting
+    # who asks from now on, as in an exit handler, does not wait for ever
+    with pytest.raises(TerminatedError):
+        result.take(30) if isinstance(result, Stream) else result.get(30)
+
+
 class Held:
     """A callback that waits until it is released."""
 

@@ -12,11 +12,12 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from multiprocessing import TimeoutError as _TimeoutError
+from multiprocessing import util
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fiber._base.interpreter import unless_finalizing
 from fiber._base.threads import in_turns, turn, wait_ready
-from fiber.exceptions import WorkerCrashedError
+from fiber.exceptions import TerminatedError, WorkerCrashedError
 
 if TYPE_CHECKING:
     from fiber._base.threads import CallbackThread
@@ -33,6 +34,14 @@ __all__ = [
 ]
 
 _UNSET = object()
+
+
+def _wakes(error: BaseException | None) -> bool:
+    """False where waiting threads stay as they are: a pool that ends with the interpreter failed their call.
+
+    All of them are daemons by then. An error would end each with a traceback on standard error.
+    """
+    return not (isinstance(error, TerminatedError) and util.is_exiting())
 
 
 def _nothing() -> None:
@@ -181,7 +190,8 @@ class Stream:
         with self._changed:
             self._broken = error
             self._end_call()
-            self._wake()
+            if _wakes(error):
+                self._wake()
             if self._feeder is not None:
                 self._feeder.stop()
 
@@ -390,7 +400,7 @@ class AsyncResult(Generic[T]):
         """Note that the task has ended, or its callback too, and wake who waits for that."""
         with self._lock:
             self._ended, self._completed = True, completed
-            watchers = self._watchers
+            watchers = self._watchers if _wakes(self._error) else []
             self._watchers = [] if completed else [one for one in watchers if not one[1]]
         for wake, for_end in watchers:
             if completed or for_end:
