@@ -4,14 +4,16 @@ Between hosts is over TLS; a file that both map says whether the process was ins
 """
 
 import mmap
+import threading
 import warnings
 
 import pytest
 
 import fiber
 import soak
-from children import PATIENCE, finish, killed_meanwhile, start
+from children import PATIENCE, finish, killed, killed_meanwhile, start
 from fiber.exceptions import HolderDiedWarning
+from waiting import until
 
 pytestmark = pytest.mark.timeout(3600 if soak.is_full() else 120)
 
@@ -62,6 +64,41 @@ def test_whoever_is_killed_inside_is_told_of(place):
         assert [one.category for one in told] in ([], [HolderDiedWarning])
         assert told or not inside[0], "whoever was inside has died as the holder"
         current.note(inside=inside[0], told=len(told))
+
+
+def own(locks):
+    locks.put(fiber.Lock())
+    threading.Event().wait()
+
+
+def use_until_it_is_kept(lock, hold, ready):
+    def is_kept():
+        with lock:
+            pass
+        return lock._used._kept is not None
+
+    until(is_kept)
+    if hold:
+        lock.acquire()
+    ready.release()
+    threading.Event().wait()
+
+
+@pytest.mark.parametrize("owner", ["parent", "sibling"])
+@pytest.mark.parametrize("hold", [True, False])
+def test_a_death_beside_a_lock_is_not_that_of_a_holder_whoever_owns_it(owner, hold):
+    locks, ready = fiber.SimpleQueue(), fiber.Semaphore(0)
+    sibling = start(own, locks)
+    lock = locks.get() if owner == "sibling" else fiber.Lock()
+    victim = start(use_until_it_is_kept, lock, hold, ready)
+    assert ready.acquire(timeout=PATIENCE)
+    killed(victim)
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert lock.acquire(timeout=PATIENCE)
+    assert [one.category for one in told] == [HolderDiedWarning] * hold
+    killed(sibling)
 
 
 def count(value, times):

@@ -49,6 +49,7 @@ class Node:
         self.exit_code = 0
         #: identity of the node that plays its parent, and the children of this one by identity
         self.parent_ident = ""
+        self.parent_link = None
         self.children: dict[str, Child] = {}
         self.directory = folder
         self.config = SimpleNamespace(linger=linger, max_frame=frames.MAX_FRAME)

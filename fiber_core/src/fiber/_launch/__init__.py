@@ -20,7 +20,8 @@ Invariants:
 Threads: ``fiber-events`` reads the backend's stream; the reactor's handler thread delivers messages
 of children and runs timers; ``fiber-output-printer`` writes their output to this process's own;
 ``fiber-code-server`` answers for modules and files; short-lived ``fiber-fence`` and
-``fiber-submit-proxy`` threads make calls of a platform that may take long. ``Launcher``,
+``fiber-submit-proxy`` threads make calls of a platform that may take long, and ``fiber-will`` those of
+processes that may be gone. ``Launcher``,
 ``RemoteJobMonitor``, ``SubmitProxy``, ``Router``, ``CodeServer`` and, in the child,
 ``ProxyBackend`` have a lock each, ``Child`` and ``OutputPrinter`` a condition.
 
@@ -29,8 +30,8 @@ owns launcher and router. The package sees the runtime above it only as the prot
 In the child's process run ``code_finder``, ``module_server.ParentFinder`` and
 ``submit_proxy.ProxyBackend``.
 
-Modules: ``launcher``, ``child``, ``remote_monitor``, ``status_merge``, ``submit_proxy``, ``router``
-(which address or tunnel reaches a process), ``code_server`` and ``code_finder`` (the program's code
+Modules: ``launcher``, ``child``, ``remote_monitor``, ``status_merge``, ``submit_proxy``, ``wills``
+(where notes of killed children go), ``router`` (which address or tunnel reaches a process), ``code_server`` and ``code_finder`` (the program's code
 on other hosts), ``module_server`` (modules that a child on this host cannot find), ``preparation``
 and ``environ`` (main module, paths and environment of children), ``context``.
 """

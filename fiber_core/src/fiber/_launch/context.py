@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fiber._launch.launcher import Launcher
     from fiber._launch.router import Router
     from fiber._plugins.manager import Plugins
+    from fiber._wire.client import Client
     from fiber._wire.endpoint import Endpoint
     from fiber._wire.handshake import Hello
     from fiber._wire.identity import Credentials
@@ -76,6 +77,8 @@ class LaunchContext(Protocol):
     def lease(self) -> float: ...
 
     def urls(self) -> list[str]: ...
+
+    def client(self, url: str) -> Client: ...
 
     def submit(self, spec: JobSpec) -> Job: ...
 

@@ -26,6 +26,7 @@ from fiber._launch.preparation import (
     ignores_interrupts,
     working_folder,
 )
+from fiber._launch.wills import WillService
 from fiber._wire import codec, frames
 from fiber._wire.frames import Kind
 from fiber.backend_parts.outage import Outage
@@ -91,6 +92,7 @@ class Launcher:
         self._program = Program()
         self._monitor = _monitor(runtime, self)
         runtime.endpoint.serve(0, self)
+        WillService(self, runtime)
 
     def launch(
         self,

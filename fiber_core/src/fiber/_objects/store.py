@@ -16,6 +16,7 @@ from fiber._agent.notes import Notes
 from fiber._base import values
 from fiber._base.entry_points import load_object
 from fiber._base.threads import Deadline, SerialExecutor, turn
+from fiber._launch.wills import leave_will
 from fiber._objects.address import SOCKETS, Address, Kind, auth_domain_of
 from fiber._objects.auth_domain import AuthDomains
 from fiber._objects.blocks.copies import UnusedCopies
@@ -161,6 +162,17 @@ class Store:
     def child(self, ident: str) -> tuple[Child, int] | None:
         """The job with a process of an identity, and its index there, if this process started it."""
         return self.node.child_of(ident)
+
+    def leave_will(
+        self, urls: Sequence[str], target: int, head: bytes, then: Callable[[], object]
+    ) -> None:
+        """Have the parent send ``head`` and this process's notes to an object, should this process fail.
+
+        See :func:`~fiber._launch.wills.leave_will`. Nothing happens in a process without a parent.
+        """
+        link = self.node.parent_link
+        if link is not None:
+            leave_will(self.client(link.url), urls, target, head, then)
 
     @property
     def notes(self) -> Notes | None:

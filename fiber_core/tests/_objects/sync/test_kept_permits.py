@@ -520,6 +520,44 @@ def inherits(lock):
     return bool(told)
 
 
+@pytest.mark.parametrize("is_early", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize("held", [True, False])
+def test_the_parent_of_one_that_is_no_child_tells_how_it_died(
+    lock, other, third, monkeypatch, held, is_early
+):
+    heads, theirs = [], third.remote(lock)
+
+    def leave_will(urls, target, head, then):
+        assert (urls, target) == (lock.address.urls, lock.target)
+        heads.append(head)
+        then()
+
+    def is_kept():
+        assert theirs.acquire(True, 20)
+        theirs.release()
+        return theirs._kept
+
+    monkeypatch.setattr(third.store, "leave_will", leave_will)
+    until(is_kept)
+    if held:
+        theirs.acquire(True, None)
+    (head,), parent = heads, other.remote(lock)
+    noted = bytes(theirs._page).rstrip(b"\0")
+    if is_early:
+        parent.cast([head, noted])
+        parent.sync()
+    third.die()
+    waits = in_thread(lambda: inherits(lock))
+    if not is_early:
+        until(lambda: lock._semaphore.waiting and lock._lost_keepers)
+        parent.cast([head, noted])
+
+    assert waits() is held
+    parent.cast([head, noted])
+    parent.sync()
+    assert lock._noted == {}
+
+
 def test_where_nobody_knows_it_counts_as_held(lock, owner, theirs, other, child):
     owner.timing = values.evolve(owner.timing, report=0.05)
     other.die()

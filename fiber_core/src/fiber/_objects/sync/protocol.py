@@ -122,6 +122,9 @@ class Op(enum.IntEnum):
     CONFIRMED = 66
     #: the recalled permit, kept since the ``ACQUIRE`` of this number, is held; ``RELEASE`` follows
     HELD = 67
+    #: of the parent of a process that kept the permit and was killed, see ``fiber._launch.wills``:
+    #: identity of that process and what it had noted follow
+    NOTED = 79
 
     #: acquire a permit (1 to wait for it, plus twice the slot after that in which it is noted
     #: while this process keeps it); answered, with the value 1 where it is to be kept

@@ -29,10 +29,12 @@ from typing import TYPE_CHECKING, TypeAlias
 from fiber._base import values
 from fiber._objects.address import Address, Kind
 from fiber._objects.owner_connection import Owner
+from fiber._objects.protocol import read
 from fiber._objects.sync import shared_lock
 from fiber._objects.sync.hold import HoldMixin, LocalHold
 from fiber._objects.sync.protocol import (
     ACQUIRED,
+    REQUEST,
     Answer,
     Answers,
     Notice,
@@ -45,6 +47,7 @@ from fiber._objects.sync.protocol import (
 from fiber._objects.sync.shared_semaphore import Outcome, SharedPermits
 from fiber._objects.sync.waitable import OwnedWaitable, RemoteWaitable, Reply, describe
 from fiber._wire.endpoint import Peer
+from fiber._wire.frames import Message
 from fiber.exceptions import LeaseLostError, PeerLostError, WireError
 
 if TYPE_CHECKING:
@@ -52,7 +55,6 @@ if TYPE_CHECKING:
 
     from fiber._launch.child import Child
     from fiber._objects.store import Store
-    from fiber.model import ProcessStatus
 
 # holder of a permit that no process acquired, or whose holder has exited
 NO_PROCESS = object()
@@ -488,8 +490,12 @@ class OwnedSemaphore(HoldMixin, OwnedWaitable):
         self._semaphore = state
         #: permits that this process holds
         self.local_hold = LocalHold(self.shape.name, recursive=kind is Kind.RLOCK)
-        # whether a process may keep the permit, and who tells how it ends
-        self._related: dict[Hashable, tuple[bool, tuple[Child, int] | None]] = {}
+        # processes that may keep the permit, and children of this process among them
+        self._candidates: dict[Hashable, tuple[Child, int] | None] = {}
+        # what processes had noted whose connections have not ended yet, by identity
+        self._noted: dict[str, bytes] = {}
+        # keepers whose connection has ended, by identity, and their slots
+        self._lost_keepers: dict[str, tuple[Peer, int]] = {}
 
     def _share(self, state: SemaphoreState) -> SharedPermits:
         return shared_lock.make(self._allocate, self.kind, state, host=self._store.host)
@@ -573,12 +579,13 @@ class OwnedSemaphore(HoldMixin, OwnedWaitable):
     # -- a process that keeps the permit
 
     def _may_keep(self, peer: Hashable) -> bool:
-        if peer not in self._related:
-            assert isinstance(peer, Peer)
-            may_keep = peer.auth_domain is None and self._store.is_related(peer.ident)
+        assert isinstance(peer, Peer)
+        if peer.auth_domain is not None:
+            return False
+        if peer not in self._candidates:
             # now: it may be forgotten before its connection ends
-            self._related[peer] = may_keep, self._store.child(peer.ident)
-        return self._related[peer][0]
+            self._candidates[peer] = self._store.child(peer.ident)
+        return True
 
     def _note_lateness(self, process: Hashable, number: int) -> None:
         with self.lock:
@@ -588,27 +595,48 @@ class OwnedSemaphore(HoldMixin, OwnedWaitable):
         """Note that another process died; one that kept the permit may have held it or not."""
         with self.lock:
             keeps = self._semaphore.keeper is peer
-            slot = self._semaphore.keeper_slot
-            _, child = self._related.pop(peer, (False, None))
+            child = self._candidates.pop(peer, None)
+            noted = self._noted.pop(peer.ident, None)
+            if keeps:
+                self._lost_keepers[peer.ident] = peer, self._semaphore.keeper_slot
         super().on_peer_lost(peer)
         if not keeps:
             return
-
-        def end(status: ProcessStatus | None = None) -> None:
-            noted = None if status is None else status.noted
-            with self.lock:
-                # once
-                if self._semaphore.keeper is peer:
-                    was_idle = noted is not None and not any(noted[slot : slot + 1])
-                    self.deliver_answers(
-                        self._semaphore.process_died(peer, describe(peer), was_idle=was_idle)
-                    )
-
-        if child is not None:
+        if noted is not None:
+            self._on_noted(peer, noted)
+        elif child is not None:
             job, index = child
-            job.on_process_end(index, end)
+            job.on_process_end(index, lambda status: self._on_noted(peer, status.noted))
         # it may live: only its connection ended. It does not take what it keeps for that long
-        self._store.call_later(self._store.timing.report, end)
+        late = functools.partial(self._on_noted, peer, None)
+        self._store.call_later(self._store.timing.report, late)
+
+    def _on_noted(self, peer: Peer, noted: bytes | None) -> None:
+        with self.lock:
+            self._settle_keeper(peer, noted)
+
+    def _settle_keeper(self, peer: Peer, noted: bytes | None) -> None:
+        """With the lock held: take what a lost keeper had noted, None if nobody knows; once."""
+        lost = self._lost_keepers.get(peer.ident)
+        if lost is not None and lost[0] is peer:
+            del self._lost_keepers[peer.ident]
+            was_idle = noted is not None and not any(noted[lost[1] : lost[1] + 1])
+            self.deliver_answers(
+                self._semaphore.process_died(peer, describe(peer), was_idle=was_idle)
+            )
+
+    def _on_request(self, peer: Peer, message: Message, op: int) -> None:
+        if op != Op.NOTED:
+            super()._on_request(peer, message, op)
+            return
+        _, size, _ = read(REQUEST, message.body)
+        text = bytes(message.body[REQUEST.size :])
+        ident, noted = text[:size].decode(errors="replace"), text[size:]
+        lost = self._lost_keepers.get(ident)
+        if lost is not None:
+            self._settle_keeper(lost[0], noted)
+        elif any(isinstance(one, Peer) and one.ident == ident for one in self._candidates):
+            self._noted[ident] = noted
 
     def _peer_died(self, peer: Peer) -> Answers:
         if self._semaphore.keeper is not peer:
@@ -644,7 +672,9 @@ class RemoteSemaphore(HoldMixin, RemoteWaitable):
         self.local_hold = LocalHold(self.shape.name, recursive=self._is_recursive)
         self._kept: _Kept | None = None
         is_lock = address.kind in (Kind.LOCK, Kind.RLOCK)
+        # whether the owner is told, should this process die, if it held the lock
         self._can_keep = is_lock and store.is_related(address.ident)
+        self._may_leave_will = is_lock and not self._can_keep and address.auth_domain is None
         # the process's notes, and the slot there; -1 for none so far
         self._page: memoryview = memoryview(bytearray(1))
         self._slot = -1
@@ -775,14 +805,27 @@ class RemoteSemaphore(HoldMixin, RemoteWaitable):
 
     def _slot_for_request(self) -> int:
         """Slot for the notes of a permit that the next request gets; -1 for none."""
-        if self._can_keep and self._slot < 0:
+        if (self._can_keep or self._may_leave_will) and self._slot < 0:
             self._requested += 1
-            if self._requested > KEPT_AFTER:
+            if self._requested > KEPT_AFTER and self._may_leave_will:
+                self._may_leave_will = False
+                self.submit(self._leave_will)
+            elif self._requested > KEPT_AFTER and self._can_keep:
                 notes = self._store.notes
                 with self._guard:
                     if notes is not None and self._slot < 0:
                         self._page, self._slot = notes.page, notes.take()
         return self._slot
+
+    def _leave_will(self) -> None:
+        """On the owner's executor: have the owner told, which is another process than the parent."""
+        ident = self._store.ident.encode()
+        head = REQUEST.pack(Op.NOTED, len(ident), 0) + ident
+
+        def then() -> None:
+            self._can_keep = True
+
+        self._store.leave_will(self._address.urls, self.target, head, then)
 
     def _note_release(self) -> None:
         if self._slot >= 0:
