@@ -1,6 +1,7 @@
 """Forked processes that are killed before a line of theirs, for state that they share."""
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -23,6 +24,8 @@ def killed_at(
         modules: whose lines are counted.
         event: "opcode" to count instructions rather than lines.
     """
+    # in the child, finalizers of others' objects would end it in their own way
+    gc.disable()
     pid = os.fork()
     if not pid:
         lines, files = 0, {module.__file__ for module in modules}
@@ -42,4 +45,5 @@ def killed_at(
         with contextlib.suppress(BaseException):
             action(lambda: sys.settrace(trace))
         os._exit(0)
+    gc.enable()
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) < 0
