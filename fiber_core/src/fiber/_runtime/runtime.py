@@ -320,6 +320,9 @@ class Runtime:
     @property
     def parent_ident(self) -> str:
         """Identity of the process that started this one; "" for the one that began the run."""
+        if self._parent_link is None and self.instructions is not None and self.instructions.parent:
+            # not dialled so far
+            return self.instructions.parent.ident
         return "" if self.parent_link is None else self.parent_link.peer.ident
 
     @property
