@@ -76,7 +76,9 @@ def test_giving_a_task_and_waiting_for_it_takes_the_caller_few_calls_of_function
 
 def test_running_a_task_takes_the_worker_few_calls_of_functions_and_leaves_no_garbage():
     with fiber.Pool(1) as pool:
-        pool.map(same, [0])
+        # the initializers of its classes are compiled by then
+        for number in range(10):
+            pool.map(same, [number])
         pool.apply(tasks.begin_counting_calls)
         for number in range(50):
             pool.map(same, [number])

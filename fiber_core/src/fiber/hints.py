@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import numbers
 from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType, MethodType
 from typing import Any, TypeVar
@@ -21,6 +20,9 @@ _T = TypeVar("_T")
 def _cpu(_: Any, __: Any, value: Any) -> None:
     if value is None:
         return
+    # few programs give one
+    import numbers
+
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         msg = f"cpu must be a number of CPUs, got {value!r}"
         raise TypeError(msg)

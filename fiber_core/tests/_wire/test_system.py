@@ -18,6 +18,7 @@ from unittest.mock import DEFAULT, Mock
 
 import pytest
 
+from fiber._base import values
 from fiber._wire import descriptors
 from fiber._wire.accept_thread import AcceptThread, private_listener
 from fiber._wire.interfaces import interfaces
@@ -90,8 +91,8 @@ class TestConnections:
 
     def test_another_one_with_the_same_descriptor_is_left_alone(self, connections, pair):
         near, far, found = pair
-        connections.end(found._replace(peer=(found.peer[0], 1)))
-        connections.end(found._replace(descriptor=10**6))
+        connections.end(values.evolve(found, peer=(found.peer[0], 1)))
+        connections.end(values.evolve(found, descriptor=10**6))
         far.sendall(b"x")
         assert near.recv(1) == b"x"
 

@@ -256,7 +256,7 @@ def _getter(names: list[str]) -> Callable[[Any], Any]:
 
 #: instances of a class that are made before its ``__init__`` is compiled, which takes as long as
 #: twenty of them: most classes of a process that starts have no more
-_FIRST = 4
+_FIRST = 8
 
 
 def _first_init(cls: Any, is_frozen: bool) -> Any:

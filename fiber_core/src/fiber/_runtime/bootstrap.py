@@ -52,11 +52,14 @@ def _watched(parent: Hello | None, mine: Hello) -> int | None:
     """Descriptor that is readable once the parent has ended; None where there is none, and for strangers."""
     if parent is None or parent.host != mine.host or disagreement(parent, mine) is not None:
         return None
-    try:
-        return os.pidfd_open(parent.pid)
-    except (AttributeError, OSError):
-        # not on this system, or gone already
+    if not hasattr(os, "pidfd_open"):
         return None
+    try:
+        descriptor: int = os.pidfd_open(parent.pid)
+    except OSError:
+        # gone already, or the kernel has none
+        return None
+    return descriptor
 
 
 def _fetched(link: Link, hello: Hello) -> memoryview:

@@ -11,8 +11,9 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from fiber._base import values
 from fiber._base.interpreter import unless_finalizing
 from fiber._base.threads import TURN, in_turns
 
@@ -31,11 +32,15 @@ _RECEIVED_AT = 128
 _SO_COOKIE, _COOKIE_SIZE = 57, 8
 
 
-class Connection(NamedTuple):
+@values.frozen
+class Connection:
     """A TCP connection that this process has accepted."""
 
+    #: number of its descriptor
     descriptor: int
+    #: address of this side
     local: SocketAddress
+    #: address of the other side
     peer: SocketAddress
 
 

@@ -8,7 +8,6 @@ that run as root count on them, also on volumes whose files belong to somebody e
 from __future__ import annotations
 
 import functools
-import getpass
 import json
 import os
 from typing import Any
@@ -50,6 +49,9 @@ def innermost(error: BaseException) -> str:
 @functools.cache
 def user_name() -> str:
     """The user's name, or id where there is no name, for labels on a platform that others use too."""
+    # a program that has the plugin of a container engine may use another backend
+    import getpass
+
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -21,6 +21,7 @@ The module needs the standard library alone, so that it can be sent to hosts wit
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import enum
 import json
@@ -29,7 +30,11 @@ import re
 import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from typing import NamedTuple
+
 
 __all__ = [
     "OWNER_FILE",
@@ -178,17 +183,32 @@ def is_same(pid: int, started: float | None) -> bool:
     return started is not None and pid > 0 and start_time(pid) == started
 
 
-class Owner(NamedTuple):
-    """Record of a process, by which others find out whether it lives."""
+if TYPE_CHECKING:
 
-    #: scope of its process id; see :func:`this_place`
-    place: str
-    #: its process id there
-    pid: int
-    #: when it was started
-    started: float | None
-    #: the host's name, for people
-    host: str = ""
+    class _Owner(NamedTuple):
+        place: str
+        pid: int
+        started: float | None
+        host: str = ""
+
+else:
+    # annotations are compiled when such a class is made: a millisecond of each process that starts
+    _Owner = collections.namedtuple(  # noqa: PYI024 - as above
+        "_Owner", ("place", "pid", "started", "host"), defaults=("",)
+    )
+
+
+class Owner(_Owner):
+    """Record of a process, by which others find out whether it lives; a named tuple.
+
+    Args:
+        place: scope of its process id; see :func:`this_place`.
+        pid: its process id there.
+        started: when it was started.
+        host: the host's name, for people.
+    """
+
+    __slots__ = ()
 
     @classmethod
     def current(cls) -> Owner:
