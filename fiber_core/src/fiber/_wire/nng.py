@@ -67,7 +67,7 @@ _GREETING = b"\0SP\0\0\x30\0\0"
 # what is called for each message: looking it up in the library costs as much as some of it
 _NONBLOCK: int = lib.NNG_FLAG_NONBLOCK
 _new, _view, _free = ffi.new, ffi.buffer, lib.nng_msg_free
-_send, _recv, _sendmsg, _recvmsg = lib.nng_send, lib.nng_recv, lib.nng_sendmsg, lib.nng_recvmsg
+_send, _sendmsg, _recvmsg = lib.nng_send, lib.nng_sendmsg, lib.nng_recvmsg
 _header_of, _body_of, _size_of = lib.nng_msg_header, lib.nng_msg_body, lib.nng_msg_len
 _tuned = False
 # descriptors that nng's threads use for all sockets; None until the first one is opened
@@ -228,7 +228,10 @@ class _Opener(Protocol):
 
 
 class RawSocket:
-    """Base of both sides: a raw nng socket, opened and closed."""
+    """Base of both sides: a raw nng socket, opened, read and closed."""
+
+    # True where a message's header begins with the number of one of many pipes
+    _has_pipes = False
 
     def __init__(self, opener: _Opener, *, max_frame: int, buffer: int, **options: int) -> None:
         fork.check()
@@ -245,6 +248,9 @@ class RawSocket:
         self._raw = self._socket.socket
         self._closed = False
         self._lock = threading.Lock()
+        # where nng puts the next message, and the frame that was received and not consumed: together,
+        # since an interrupt may come between any two instructions
+        self._state: tuple[Any, tuple[int, bytearray] | None] = ffi.new(_MESSAGE), None
         #: descriptor that is readable whenever :meth:`receive` has a frame
         self.fd: int = self._socket.recv_fd
         # keeps TLS configurations alive as long as nng may use them
@@ -256,6 +262,44 @@ class RawSocket:
     def is_closed(self) -> bool:
         """True once it was closed, by its owner or at the end of the program."""
         return self._closed
+
+    def receive(self) -> tuple[int, bytearray] | None:
+        """Receive the next frame with the number of its pipe, or None where there is none now."""
+        frame = self.peek()
+        self.consume()
+        return frame
+
+    @property
+    def held(self) -> tuple[int, bytearray] | None:
+        """The frame that was looked at last and not consumed."""
+        return self._state[1]
+
+    def peek(self) -> tuple[int, bytearray] | None:
+        """The next frame, which stays the next one until :meth:`consume`."""
+        if fork.in_child:
+            fork.check()
+        holder, frame = self._state
+        if frame is not None:
+            return frame
+        if not holder[0]:
+            code = _recvmsg(self._raw, holder, _NONBLOCK)
+            if code:
+                if code != lib.NNG_EAGAIN:
+                    check(code)
+                return None
+        message = holder[0]
+        pipe = 0
+        if self._has_pipes:
+            pipe = int.from_bytes(_view(_header_of(message), 4), "big")
+        # writable, since arrays are made of it without another copy
+        frame = pipe, bytearray(_view(_body_of(message), _size_of(message)))
+        self._state = _new(_MESSAGE), frame
+        _free(message)
+        return frame
+
+    def consume(self) -> None:
+        """Let the frame go that :meth:`peek` returned."""
+        self._state = self._state[0], None
 
     def close(self) -> None:
         """Close the socket; frames that nng has not sent yet are lost."""
@@ -316,6 +360,8 @@ class RawListener(RawSocket):
         check_interval: seconds between two checks whether its connections are there.
     """
 
+    _has_pipes = True
+
     def __init__(
         self,
         *,
@@ -325,9 +371,6 @@ class RawListener(RawSocket):
         check_interval: float,
     ) -> None:
         super().__init__(lib.nng_rep0_open_raw, max_frame=max_frame, buffer=BACKLOG)
-        # where nng puts the next message, and the frame that was received and not consumed: together,
-        # since an interrupt may come between any two instructions
-        self._state: tuple[Any, tuple[int, bytearray] | None] = ffi.new(_MESSAGE), None
         # before the pipe may carry its first frame
         self._socket.add_pre_pipe_connect_cb(lambda pipe: on_opened(pipe.id))
         self._socket.add_pre_pipe_connect_cb(lambda pipe: add(pipe, check_interval))
@@ -373,42 +416,6 @@ class RawListener(RawSocket):
             _free(message)
             if code != lib.NNG_ECLOSED:
                 check(code)
-
-    def receive(self) -> tuple[int, bytearray] | None:
-        """Receive the next frame with the number of its pipe, or None where there is none now."""
-        frame = self.peek()
-        self.consume()
-        return frame
-
-    @property
-    def held(self) -> tuple[int, bytearray] | None:
-        """The frame that was looked at last and not consumed."""
-        return self._state[1]
-
-    def peek(self) -> tuple[int, bytearray] | None:
-        """The next frame with the number of its pipe; it stays the next one until :meth:`consume`."""
-        if fork.in_child:
-            fork.check()
-        holder, frame = self._state
-        if frame is not None:
-            return frame
-        if not holder[0]:
-            code = _recvmsg(self._raw, holder, _NONBLOCK)
-            if code:
-                if code != lib.NNG_EAGAIN:
-                    check(code)
-                return None
-        message = holder[0]
-        pipe = int.from_bytes(_view(_header_of(message), 4), "big")
-        # writable, since arrays are made of it without another copy
-        frame = pipe, bytearray(_view(_body_of(message), _size_of(message)))
-        self._state = _new(_MESSAGE), frame
-        _free(message)
-        return frame
-
-    def consume(self) -> None:
-        """Let the frame go that :meth:`peek` returned."""
-        self._state = self._state[0], None
 
     def close_pipe(self, pipe: int) -> None:
         """Close one pipe."""
@@ -753,12 +760,6 @@ class NngDialer(RawSocket):
         super().__init__(
             lib.nng_req0_open_raw, max_frame=max_frame, buffer=32, reconnect_time_min=_NEVER
         )
-        # where nng writes the next frame, and its size, larger than any where there is none. What is never
-        # written takes no memory
-        self._none = max_frame + 128
-        self._memory = ffi.new_allocator(should_clear_after_alloc=False)("char[]", self._none)
-        self._bytes = memoryview(ffi.buffer(self._memory))
-        self._size = ffi.new("size_t *", self._none)
         self._pipe = _DialedPipe(self.fd)
         # keeps acknowledgements in order; held only while nng looks at a frame
         self._order = threading.Lock()
@@ -799,38 +800,12 @@ class NngDialer(RawSocket):
     def receive(self, waits: bool = False) -> tuple[int, bytearray] | None:
         """Receive the next frame, or None where there is none now; never waits."""
         try:
-            frame = self.peek()
+            return super().receive()
         except TransportError:
             if not self.lost:
                 raise
             # closed, by another thread maybe
             return None
-        self.consume()
-        return frame
-
-    @property
-    def held(self) -> tuple[int, bytearray] | None:
-        """The frame that was looked at last and not consumed."""
-        return None if self._size[0] == self._none else self.peek()
-
-    def peek(self) -> tuple[int, bytearray] | None:
-        """The next frame, which stays the next one until :meth:`consume`; the number has no meaning here."""
-        if fork.in_child:
-            fork.check()
-        size = self._size
-        if size[0] == self._none:
-            # received and noted in one call, so that no interrupt can come between the two
-            code = _recv(self._raw, self._memory, size, _NONBLOCK)
-            if code:
-                if code != lib.NNG_EAGAIN:
-                    check(code)
-                return None
-        # writable, since arrays are made of it without another copy
-        return 0, bytearray(self._bytes[: size[0]])
-
-    def consume(self) -> None:
-        """Let the frame go that :meth:`peek` returned."""
-        self._size[0] = self._none
 
     def reading(self, reactor: Reactor, read: Callable[[], None]) -> Reading:
         """Have ``read`` called on a reactor, and threads that wait read themselves."""
