@@ -1,5 +1,6 @@
 """Waits that a signal ends wherever it arrives, in turns, and looks before them."""
 
+import itertools
 import sys
 
 from commands import ran
@@ -72,6 +73,24 @@ def test_who_has_looked_in_vain_sleeps_at_once_many_times_and_then_looks_again(m
     assert [looks.begin() for _ in range(9)] == [5] * 8 + [0]
     monkeypatch.setattr(threads, "HAS_TWO_CPUS", False)
     assert Looks(5).begin() == 0
+
+
+def test_where_others_have_the_cpu_between_two_looks_it_is_looked_less_and_less(monkeypatch):
+    clock = itertools.count()
+    monkeypatch.setattr(threads, "HAS_TWO_CPUS", True)
+    monkeypatch.setattr(threads.time, "monotonic", lambda: next(clock))
+    looks = Looks(1)
+
+    def sleeps():
+        return sum(1 for _ in iter(looks.begin, 1))
+
+    assert (looks.give_way(), sleeps()) == (False, 2 * Looks.AT_ONCE)
+    assert (looks.give_way(), sleeps()) == (False, 4 * Looks.AT_ONCE)
+    assert [looks.give_way() for _ in range(20)] == [False] * 20
+    assert sleeps() == Looks.MOST_AT_ONCE
+    looks.found()
+    monkeypatch.setattr(Looks, "LONG", 1)
+    assert looks.give_way()
 
 
 def test_ctrl_c_ends_a_wait_also_where_another_thread_has_the_signal(tmp_path):

@@ -32,9 +32,9 @@ def sent(monkeypatch):
     found = Counter()
     send = Peer.send
 
-    def counted(self, kind, target, number, segments=()):
+    def counted(self, kind, target, number, segments=(), **options):
         found[kind.name] += sum(map(len, segments))
-        send(self, kind, target, number, segments)
+        send(self, kind, target, number, segments, **options)
 
     monkeypatch.setattr(Peer, "send", counted)
     return found

@@ -55,7 +55,8 @@ give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 class Looks:
     """Looks for what a thread waits for before it sleeps: to be woken takes 40 us where a CPU is idle.
 
-    A thread whose looks were in vain some times in a row sleeps at once, many times.
+    A thread whose looks were in vain some times in a row sleeps at once, many times; and more often, twice as many
+    after each time, where a third thread had its CPU between two looks, as on a busy machine.
 
     Args:
         most: looks before one sleep.
@@ -63,17 +64,20 @@ class Looks:
 
     #: times that looking may be in vain in a row, and how often a thread then sleeps at once
     IN_VAIN, AT_ONCE = 8, 64
+    #: how often it sleeps at once at most; seconds after which another thread has had the CPU
+    MOST_AT_ONCE, LONG = 4096, 1e-4
 
     def __init__(self, most: int) -> None:
         #: before one sleep
         self.most = most if HAS_TWO_CPUS else 0
         # how often it may still be looked in vain; below 0, how often it was not looked
         self._credit = self.IN_VAIN
+        self._at_once = self.AT_ONCE
 
     def begin(self) -> int:
         """Number of looks before this sleep."""
         self._credit -= 1
-        if self._credit < -self.AT_ONCE:
+        if self._credit < -self._at_once:
             # once more
             self._credit = 0
         return self.most if self._credit >= 0 else 0
@@ -81,6 +85,19 @@ class Looks:
     def found(self) -> None:
         """A look, not the first, has found what is waited for."""
         self._credit = self.IN_VAIN
+        self._at_once = max(self._at_once // 2, self.AT_ONCE)
+
+    def give_way(self) -> bool:
+        """Let another thread run between two looks; False where that took long, and it is better to sleep.
+
+        The kernel runs a thread that was woken sooner than one that gave way.
+        """
+        before = time.monotonic()
+        give_way()
+        if time.monotonic() - before <= self.LONG:
+            return True
+        self._credit, self._at_once = 0, min(2 * self._at_once, self.MOST_AT_ONCE)
+        return False
 
 
 class Timer:

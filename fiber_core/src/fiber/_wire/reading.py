@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from fiber._base.interpreter import unless_finalizing
-from fiber._base.threads import Looks, Reactor, drained, give_way, wake, wake_pipe
+from fiber._base.threads import Looks, Reactor, drained, wake, wake_pipe
 from fiber._wire import descriptors, fork
 from fiber._wire.frames import Buffer
 from fiber.exceptions import TransportError, WireError
@@ -38,8 +38,6 @@ Look: TypeAlias = Callable[[int, Buffer], Action | None]
 
 #: looks at the socket before a thread sleeps, 2 us each
 _LOOKS = 60
-#: seconds after which a look was long
-_LONG = 1e-4
 # errors of epoll for a descriptor that nng has closed, or user code has closed or replaced
 _GONE = errno.EBADF, errno.ENOENT, errno.EINVAL, errno.EPERM
 
@@ -184,12 +182,7 @@ class Reading:
             if not ready:
                 if not looks:
                     return True
-                looks -= 1
-                before = time.monotonic()
-                give_way()
-                if time.monotonic() - before > _LONG:
-                    # another thread had the CPU; the kernel runs one that was woken sooner than one that gave way
-                    looks = 0
+                looks = looks - 1 if self._looks.give_way() else 0
             elif ready[-1][0] == self._wake_read:
                 drained(self._wake_read)
             else:
