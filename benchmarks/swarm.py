@@ -59,6 +59,9 @@ class _Observer:
     def accepts(self, ident: str) -> bool:
         return True
 
+    def has_ended(self, ident: str) -> bool:
+        return False
+
     def worker_ready(self, ident: str) -> None:
         """Nobody waits for it by name."""
 

@@ -217,11 +217,15 @@ class FakeObserver:
 
     def __init__(self, *known: str) -> None:
         self.known = set(known)
+        self.ended: set[str] = set()
         self.events: list[tuple[str, str]] = []
         self.errors: list[BaseException] = []
 
     def accepts(self, ident: str) -> bool:
         return ident in self.known
+
+    def has_ended(self, ident: str) -> bool:
+        return ident in self.ended
 
     def worker_ready(self, ident: str) -> None:
         self.events.append(("up", ident))

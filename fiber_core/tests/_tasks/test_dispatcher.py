@@ -38,6 +38,14 @@ def test_a_stranger_gets_nothing(master):
         master.ask(master.connect("stranger"))
 
 
+def test_what_a_worker_had_sent_whose_end_was_reported_sooner_is_let_go_without_a_word(master):
+    master.observer.ended.add("late")
+    peer = master.connect("late")
+    master.ask(peer)
+    assert peer.closed
+    assert master.observer.events == []
+
+
 @pytest.mark.parametrize("kind", [Kind.CALL, Kind.TASKS, Kind.RETIRE])
 def test_what_is_not_for_a_pool_is_refused(master, kind):
     master.ask(master.peers["a"])

@@ -41,6 +41,8 @@ def parent(catches):
     try:
         for process in processes:
             process.start()
+        # a child may be ready before start() has returned
+        say("ready")
         wait_in_turns(lambda: any(process.is_alive() for process in processes))
     except KeyboardInterrupt:
         for process in processes:
@@ -55,7 +57,7 @@ def main():
         command = [sys.executable, __file__, way]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         with subprocess.Popen(command, start_new_session=True, **pipes) as program:
-            for _ in range(3):
+            for _ in range(4):
                 print(program.stdout.readline().strip())
             os.killpg(program.pid, signal.SIGINT)
             told, error = program.communicate()

@@ -9,13 +9,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing import context, spawn
+from multiprocessing import context
 from typing import TYPE_CHECKING, Any
 
 from fiber._agent import instructions as job_instructions
 from fiber._agent import rundir
 from fiber._agent.lease import LeaseTable
 from fiber._agent.supervisor import preload
+from fiber._agent.supervisor.start import python
 from fiber._base.log import lazy_logger
 from fiber._launch import module_server, status_merge
 from fiber._launch.child import ORPHANED, Child
@@ -255,7 +256,7 @@ class Launcher:
             run_id=self._runtime.run_id,
             name=process.name,
             argv=(
-                os.fsdecode(spawn.get_executable()),
+                python(),
                 *_interpreter_flags(),
                 "-m",
                 job_instructions.MODULE,

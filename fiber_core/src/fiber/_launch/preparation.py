@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from multiprocessing import context, process, spawn, util
+from multiprocessing import context, process, util
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +94,10 @@ def added_by_libraries(name: str) -> dict[str, Any]:
 
     ``coverage`` measures children by an object that does its work when it is unpickled.
     """
-    prepare = spawn.get_preparation_data
-    if prepare.__module__ == spawn.__name__:
+    # a library that replaces it has imported it
+    spawn: Any = sys.modules.get("multiprocessing.spawn")
+    prepare = None if spawn is None else spawn.get_preparation_data
+    if prepare is None or prepare.__module__ == spawn.__name__:
         return {}
     default: Any = vars(context)["_default_context"]
     chosen = default._actual_context  # noqa: SLF001 - the stdlib's function chooses one

@@ -199,6 +199,9 @@ class WorkerObserver(Protocol):
     def accepts(self, ident: str) -> bool:
         """True where the process may join as one of the workers."""
 
+    def has_ended(self, ident: str) -> bool:
+        """True for a process that was one of the workers, of those that have ended of late."""
+
     def worker_ready(self, ident: str) -> None:
         """A worker asked for work for the first time."""
 
@@ -683,6 +686,10 @@ class Dispatcher:
         """
         session = peer.state.get(self.target)
         if session is None:
+            if self._observer.has_ended(peer.ident):
+                # sent before its end, which was reported sooner
+                peer.close()
+                return
             session = self._add_session(peer)
         assert isinstance(session, Session)
         if message.kind is Kind.DONE:

@@ -11,6 +11,7 @@ import itertools
 import operator
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing import util
 from typing import TYPE_CHECKING, Any
@@ -201,6 +202,8 @@ class WorkerGroup:
         self._backlog_since: float | None = None
         self._closing = False
         self._processes: dict[Child, Any] = {}
+        # identities of the last workers that have ended
+        self._ended_workers: deque[str] = deque(maxlen=4096)
         #: what notes its tasks, by whom that belongs to
         self._tracers: dict[object, Tracer] = {}
         #: managers of former workers that are on their way out
@@ -387,6 +390,10 @@ class WorkerGroup:
         """True where the process is one of these workers or may be one being started."""
         return any(manager.accepts(ident) for manager in (self.manager, *self._retiring))
 
+    def has_ended(self, ident: str) -> bool:
+        """True for a process that was one of these workers, of those that have ended of late."""
+        return ident in self._ended_workers
+
     def worker_ready(self, ident: str) -> None:
         """A worker asked for work for the first time."""
         self._manager_of(ident).worker_ready(ident)
@@ -401,7 +408,7 @@ class WorkerGroup:
         if manager.has(ident):
             manager.worker_disconnected(ident)
         else:
-            # its exit was reported before its first message was read, and will not be again
+            # it was taken for one that was being started: no end of it will be reported
             self.dispatcher.lost(ident, None, counts=False)
 
     def worker_retired(self, ident: str) -> None:
@@ -443,6 +450,7 @@ class WorkerGroup:
         return [process for child, process in list(self._processes.items()) if child.poll() is None]
 
     def _lost(self, loss: Loss) -> None:
+        self._ended_workers.append(loss.ident)
         requeued, abandoned = self.dispatcher.lost(loss.ident, loss.attempt, counts=loss.counts)
         if loss.child.poll() is not None:
             process = self._processes.pop(loss.child, None)
