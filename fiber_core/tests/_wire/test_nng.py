@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import re
 import socket
 import threading
 
@@ -205,6 +206,30 @@ def fill_to_the_brim(sock):
             lib.nng_msg_free(message)
             return count
         count += 1
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "tls+tcp"])
+def test_a_connection_that_ends_in_its_greeting_is_made_again_some_times(monkeypatch, scheme):
+    monkeypatch.setattr(nng, "_DIAL_PAUSE", 0)
+    made = []
+
+    def end_all():
+        with contextlib.suppress(OSError):
+            while True:
+                server.accept()[0].close()
+                made.append(1)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ends = in_thread(end_all)
+        dialer = nng_dialer()
+        url = f"{scheme}://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(TransportError, match=re.escape(f"cannot reach {url}: connection")):
+            dialer.dial(url, Credentials.new(), timeout=TIMEOUT)
+        until(lambda: len(made) == 4)
+        dialer.close()
+        server.shutdown(socket.SHUT_RDWR)
+        ends()
+    assert len(made) == 4
 
 
 def test_connections_come_and_go_whoever_holds_the_locks(listen):

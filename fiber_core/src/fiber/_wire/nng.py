@@ -64,6 +64,10 @@ _END = b"\x80\0\0\1"
 _MESSAGE = ffi.typeof("nng_msg **")
 # first bytes of a dialer's pipe: REQ0 of the SP protocols
 _GREETING = b"\0SP\0\0\x30\0\0"
+# errors of a connection that ended in its greeting, as one may where the listener just had another one end so, and
+# accepts none for 100 ms; how often one is made then, and seconds between two
+_CUT_OFF = frozenset({lib.NNG_ECONNSHUT, lib.NNG_ECONNRESET, lib.NNG_ECONNABORTED})
+_DIALS, _DIAL_PAUSE = 4, 0.15
 # what is called for each message: looking it up in the library costs as much as some of it
 _NONBLOCK: int = lib.NNG_FLAG_NONBLOCK
 _new, _view, _free = ffi.new, ffi.buffer, lib.nng_msg_free
@@ -841,7 +845,15 @@ class NngDialer(RawSocket):
                     config = tls(used, pynng.TLSConfig.MODE_CLIENT)
                     self._tls.append(config)
                     self._socket.tls_config = config
-                self._socket.dial(url, block=True)
+                for left in reversed(range(_DIALS)):
+                    try:
+                        self._socket.dial(url, block=True)
+                    except pynng.NNGException as error:
+                        if not left or error.errno not in _CUT_OFF:
+                            raise
+                        time.sleep(_DIAL_PAUSE)
+                    else:
+                        break
             except Exception as error:
                 failures.append(error)
 
