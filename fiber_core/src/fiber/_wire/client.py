@@ -174,6 +174,19 @@ class Client:
                 return
         action()
 
+    def call_behind(self, action: Callable[[], object]) -> bool:
+        """Call ``action`` on the handler thread behind all that has come; False once the connection has ended."""
+        with self._lock:
+            if self._ended or self._closed:
+                return False
+
+        def act() -> None:
+            self._readable()
+            action()
+
+        self._reactor.call_soon(act)
+        return True
+
     def forget(self, target: int) -> None:
         """Undo :meth:`on_cast`."""
         self._casts.pop(target, None)

@@ -1,6 +1,8 @@
 """A queue or pipe as threads of its owner and other processes use it."""
 
 import queue
+import threading
+from unittest.mock import Mock
 
 import pytest
 
@@ -9,7 +11,7 @@ from fiber._objects.protocol import Notice, Op
 from fiber._wire.endpoint import Peer
 from fiber.exceptions import PeerLostError, TransportError
 from objects_world import fetching, put, take
-from wire_world import in_thread, readable, until
+from wire_world import TIMEOUT, in_thread, readable, until
 
 
 def numbers(count):
@@ -296,3 +298,23 @@ def test_a_put_that_was_dropped_with_its_owner_is_an_error(theirs, monkeypatch):
     # while another thread sends, so that it is gathered
     with writer._wire, pytest.raises(PeerLostError):
         put(theirs, b"1")
+
+
+def test_what_has_come_from_an_owner_that_was_lost_since_is_handed_out(owner, other, monkeypatch):
+    made = owner.queue()
+    theirs = other.remote(made)
+    reader = theirs.reader(0)
+    # asks for items without a thread that reads
+    reader.ready_fd()
+    until(lambda: made.states[0]._waiting)
+    holding, go = threading.Event(), threading.Event()
+    other.reactor.call_soon(lambda: holding.set() or go.wait(TIMEOUT))
+    assert holding.wait(TIMEOUT)
+    put(made, b"1")
+    monkeypatch.setattr(theirs, "cast", Mock(side_effect=PeerLostError("gone")))
+    reader._send(lambda: b"what was handed out")
+    assert reader._error is None
+    go.set()
+    assert take(theirs) == b"1"
+    with pytest.raises(PeerLostError):
+        take(theirs)

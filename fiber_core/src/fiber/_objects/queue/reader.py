@@ -251,7 +251,10 @@ class RemoteReader:
                 if message is not None:
                     self._remote.cast([message])
         except TransportError as error:
-            self.fail(error)
+            # what has come is handed out before the end is told
+            client, fail = self._remote.client, functools.partial(self.fail, error)
+            if client is None or not client.call_behind(fail):
+                fail()
 
     @contextlib.contextmanager
     def _unlocked(self) -> Iterator[None]:
