@@ -200,15 +200,15 @@ def test_one_run_there_is_asked_whatever_its_status_socket_answers(elsewhere):
 
 
 @pytest.mark.parametrize(
-    "program, said",
+    "program, patience, said",
     [
-        ("print('welcome')", "its command there has ended"),
-        ("print('{')", "Expecting property name"),
-        ("input(); print('welcome', flush=True); input()", "it takes too long"),
+        ("print('welcome')", 60, "its command there has ended"),
+        ("print('{')", 60, "Expecting property name"),
+        ("input(); print('welcome', flush=True); input()", 0.5, "it takes too long"),
     ],
 )
-def test_a_command_that_does_not_answer_for_a_run_is_told(program, said):
-    connection = JobConnection("0000000a", [sys.executable, "-c", program], os.environ, 0.5)
+def test_a_command_that_does_not_answer_for_a_run_is_told(program, patience, said):
+    connection = JobConnection("0000000a", [sys.executable, "-c", program], os.environ, patience)
     with pytest.raises(FiberError, match=said):
         connection.ask("status")
     connection.close()

@@ -95,10 +95,10 @@ log = logging.getLogger("fiber")
 _NO_LOG = re.compile(rb"unable to retrieve container logs for [\w.+-]+://[0-9a-f]+")
 
 
-def last_lines(client: Client, pod: str, count: int) -> tuple[str, ...]:
+def last_lines(client: Client, pod: str, count: int, container: str = CONTAINER) -> tuple[str, ...]:
     """Return the last lines of a container's log; none where it cannot be read."""
     with contextlib.suppress(BackendError):
-        return tuple(_lines(client, pod, {"tailLines": count}))
+        return tuple(_lines(client, pod, {"tailLines": count, "container": container}))
     return ()
 
 
