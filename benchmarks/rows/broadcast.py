@@ -98,9 +98,9 @@ def _counted(contender: str) -> Iterator[list[int]]:
         def watch(owner: Any, name: str, size: Callable[..., int]) -> None:
             real = getattr(owner, name)
 
-            def noting(*arguments: Any) -> Any:
+            def noting(*arguments: Any, **named: Any) -> Any:
                 handed.append(size(*arguments))
-                return real(*arguments)
+                return real(*arguments, **named)
 
             stack.enter_context(mock.patch.object(owner, name, noting))
 

@@ -13,6 +13,7 @@ import pytest
 import fiber
 from children import be_elsewhere, finish, start
 from fiber import sharedctypes
+from fiber._objects import handle
 from fiber._runtime import runtime
 from fiber.exceptions import PeerLostError
 from fiber.sharedctypes import Array, RawArray, RawValue, Value
@@ -155,6 +156,14 @@ def test_wrappers_are_the_stdlibs_and_pickles_of_them_references(method, argumen
         assert bytes(again.get_obj()) == bytes(first.get_obj())
     theirs = getattr(multiprocessing, method)(*arguments)
     assert not isinstance(theirs, getattr(sharedctypes, kind.__name__))
+
+
+def test_they_are_pickled_also_where_the_first_lock_was_one_of_another_host(monkeypatch):
+    lock = Value("i", 3).get_lock()
+    # which has fewer attributes
+    monkeypatch.setitem(handle._own_names, type(lock), frozenset())
+    value = Value("i", 4)
+    assert pickle.loads(pickle.dumps(value)).value == 4
 
 
 def change(number, numbers, text, point, points, raw):

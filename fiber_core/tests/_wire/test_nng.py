@@ -209,8 +209,7 @@ def fill_to_the_brim(sock):
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "tls+tcp"])
-def test_a_connection_that_ends_in_its_greeting_is_made_again_some_times(monkeypatch, scheme):
-    monkeypatch.setattr(nng, "_DIAL_PAUSE", 0)
+def test_a_connection_that_ends_in_its_greeting_is_made_again_some_times(scheme):
     made = []
 
     def end_all():
@@ -221,7 +220,7 @@ def test_a_connection_that_ends_in_its_greeting_is_made_again_some_times(monkeyp
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         ends = in_thread(end_all)
-        dialer = nng_dialer()
+        dialer = NngDialer(check_interval=TIMEOUT, redial=0)
         url = f"{scheme}://127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(TransportError, match=re.escape(f"cannot reach {url}: connection")):
             dialer.dial(url, Credentials.new(), timeout=TIMEOUT)

@@ -123,7 +123,7 @@ class TaskQueueObject(ChannelObject, Protocol):
 # reference ids by envelope, and by object for pickles without an envelope
 _ids_by_envelope: weakref.WeakKeyDictionary[Any, dict[Any, int]] = weakref.WeakKeyDictionary()
 _lasting_ids: weakref.WeakKeyDictionary[Any, dict[int, int]] = weakref.WeakKeyDictionary()
-#: by class, names of the attributes that its handles have once they are attached
+#: by class, names of the attributes that its handles have had once they were attached
 _own_names: weakref.WeakKeyDictionary[type, frozenset[str]] = weakref.WeakKeyDictionary()
 
 
@@ -254,8 +254,10 @@ class ExtensibleHandle(Handle):
 
     def _attach(self, shared: SharedObject, end: int) -> None:
         super()._attach(shared, end)
-        if type(self) not in _own_names:
-            _own_names[type(self)] = frozenset(vars(self))
+        # those of an object of another process are fewer
+        known = _own_names.get(type(self), frozenset())
+        if not known >= vars(self).keys():
+            _own_names[type(self)] = known | vars(self).keys()
 
     def __reduce__(self) -> Any:
         return *super().__reduce__(), self.__getstate__()

@@ -59,7 +59,7 @@ def socket_for(url: str, max_frame: int, timing: Timing) -> _DialerSocket:
         return UnixDialer(max_frame=max_frame)
     from fiber._wire.nng import NngDialer
 
-    return NngDialer(max_frame=max_frame, check_interval=timing.nng_check)
+    return NngDialer(max_frame=max_frame, check_interval=timing.nng_check, redial=timing.redial)
 
 
 class Link:

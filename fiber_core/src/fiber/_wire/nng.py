@@ -65,9 +65,9 @@ _MESSAGE = ffi.typeof("nng_msg **")
 # first bytes of a dialer's pipe: REQ0 of the SP protocols
 _GREETING = b"\0SP\0\0\x30\0\0"
 # errors of a connection that ended in its greeting, as one may where the listener just had another one end so, and
-# accepts none for 100 ms; how often one is made then, and seconds between two
+# accepts none for 100 ms; how often one is made then
 _CUT_OFF = frozenset({lib.NNG_ECONNSHUT, lib.NNG_ECONNRESET, lib.NNG_ECONNABORTED})
-_DIALS, _DIAL_PAUSE = 4, 0.15
+_DIALS = 4
 # what is called for each message: looking it up in the library costs as much as some of it
 _NONBLOCK: int = lib.NNG_FLAG_NONBLOCK
 _new, _view, _free = ffi.new, ffi.buffer, lib.nng_msg_free
@@ -758,9 +758,16 @@ class NngDialer(RawSocket):
 
     Args:
         check_interval: seconds between two checks whether the connection is there.
+        redial: seconds between two attempts to make it.
     """
 
-    def __init__(self, *, max_frame: int = frames.MAX_FRAME, check_interval: float) -> None:
+    def __init__(
+        self,
+        *,
+        max_frame: int = frames.MAX_FRAME,
+        check_interval: float,
+        redial: float = Timing().redial,
+    ) -> None:
         super().__init__(
             lib.nng_req0_open_raw, max_frame=max_frame, buffer=32, reconnect_time_min=_NEVER
         )
@@ -768,6 +775,7 @@ class NngDialer(RawSocket):
         # keeps acknowledgements in order; held only while nng looks at a frame
         self._order = threading.Lock()
         self._waiters: set[object] = set()
+        self._redial = redial
         is_ours = self._pipe.is_ours
         self._socket.add_pre_pipe_connect_cb(lambda pipe: add(pipe, check_interval, is_ours))
         self._socket.add_post_pipe_remove_cb(remove)
@@ -851,7 +859,7 @@ class NngDialer(RawSocket):
                     except pynng.NNGException as error:
                         if not left or error.errno not in _CUT_OFF:
                             raise
-                        time.sleep(_DIAL_PAUSE)
+                        time.sleep(self._redial)
                     else:
                         break
             except Exception as error:

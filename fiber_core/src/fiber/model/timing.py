@@ -82,7 +82,7 @@ class Timing(Durations):
     dial: float = 3.0
     #: for a job elsewhere to reach its parent for the first time, at least
     first_dial: float = 10.0
-    #: between two attempts of a job to reach its parent
+    #: between two attempts of a job to reach its parent, and to make a connection that ended in its greeting
     redial: float = 0.2
     #: for an answer on a stream into a job that is being opened
     stream_answer: float = 10.0
