@@ -853,15 +853,7 @@ class NngDialer(RawSocket):
                     config = tls(used, pynng.TLSConfig.MODE_CLIENT)
                     self._tls.append(config)
                     self._socket.tls_config = config
-                for left in reversed(range(_DIALS)):
-                    try:
-                        self._socket.dial(url, block=True)
-                    except pynng.NNGException as error:
-                        if not left or error.errno not in _CUT_OFF:
-                            raise
-                        time.sleep(self._redial)
-                    else:
-                        break
+                self._make_connection(url)
             except Exception as error:
                 failures.append(error)
 
@@ -881,6 +873,18 @@ class NngDialer(RawSocket):
             raise TransportError(msg) from error
         watch()
         return used
+
+    def _make_connection(self, url: str) -> None:
+        """Make the connection, again a few times where it ends in its greeting."""
+        for left in reversed(range(_DIALS)):
+            try:
+                self._socket.dial(url, block=True)
+            except pynng.NNGException as error:
+                if not left or error.errno not in _CUT_OFF:
+                    raise
+            else:
+                return
+            time.sleep(self._redial)
 
     def send(self, head: Callable[[], bytes], pieces: Sequence[frames.Buffer] = ()) -> None:
         """Send one frame; blocks while the listener does not read.

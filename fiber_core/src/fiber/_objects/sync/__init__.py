@@ -24,8 +24,9 @@ Invariants:
 - A process that exits normally reports the permits that it leaves taken (``ENDING``). A connection
   that ends without it is a death: its permits are recovered as ``on_holder_death`` or ``recover``
   says, notifications that it did not acknowledge wake others, and barriers break.
-- The permit of a lock may be kept by a child of its owner, which takes it without a message until it is
-  recalled. Whether the child holds it is in its notes, which its supervisor reads when it has died.
+- The permit of a lock may be kept by another process of the run, which takes it without a message until it
+  is recalled. Whether that process holds it is in its notes, which its supervisor reads when it has died and
+  its parent sends to the owner.
 
 Threads: ``fiber-waiter`` at an owner, while it waits in shared memory on behalf of others; an answer is read
 by the thread that waits for it or by the handler thread, rollbacks run on the owner's executor.
