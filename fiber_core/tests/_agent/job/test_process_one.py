@@ -11,7 +11,7 @@ import fiber
 import owners
 from children import start
 from commands import ran
-from fiber._agent.job.main import REFUSED
+from fiber._agent.job.server import REFUSED
 from fiber.backend_parts.private import VARIABLE
 
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from fiber._agent.instructions import Instructions
 from fiber._agent.job.config import SupervisorConfig
-from fiber._agent.job.main import choose_route
 from fiber._agent.job.parent_link import Acknowledged, Connected, Lost, ParentLink, Refused
-from fiber._agent.job.server import Drain, StartBarrier
+from fiber._agent.job.server import Drain, StartBarrier, choose_route
 from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.messages import Decoder, encode
 from fiber._base import values

@@ -95,7 +95,7 @@ class Evil:
         pickle.dumps(pytest.fail),
         # a function of a module of ours is no value either
         b"cfiber._agent.supervisor.protocol\nencode\n.",
-        b"cfiber._agent.supervisor.main\nos.system\n.",
+        b"cfiber._agent.supervisor.server\nos.system\n.",
         b"cbuiltins\ngetattr\n(cfiber.model.job\nJob\nV__init__\ntR.",
         b"not a pickle",
         b"",

@@ -20,7 +20,6 @@ Invariants:
   exit, they get SIGTERM only shortly before the platform's SIGKILL
   (:class:`~fiber._agent.job.server.Drain`).
 
-The parent's half is :mod:`fiber._launch.remote_monitor`. Modules: ``main`` (from configuration to
-the forked children), ``server`` (the supervisor, and the job's private folder), ``parent_link``,
-``config``.
+The parent's half is :mod:`fiber._launch.remote_monitor`. Modules: ``server`` (from configuration to
+the forked children, the supervisor, and the job's private folder), ``parent_link``, ``config``.
 """

@@ -2,7 +2,7 @@
 
 import os
 
-from fiber._agent.job.main import main
+from fiber._agent.job.server import main
 
 if __name__ == "__main__":
     # nothing is left to be done, and what nng has for the interpreter's end may take long

@@ -5,8 +5,8 @@ job. When the platform takes the job's place away (SIGTERM), a worker of a pool 
 once: its parent gives it no new task and has it exit after those it has begun. :class:`Drain`
 decides when it gets SIGTERM nevertheless. A :class:`JobFolder` is the job's own, for its time on its host.
 
-Apart from ``main``, to which a forked child unwinds, so that nothing of this module is left below
-it.
+:func:`main` reads the configuration and serves; a forked child unwinds to it. Apart from ``__main__``, so that
+it can be imported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fiber._agent import instructions
-from fiber._agent.job.config import SupervisorConfig, supervisor_ident
+from fiber._agent.instructions import PRELOAD
+from fiber._agent.job.config import (
+    GRACE_VARIABLE,
+    REACH_VARIABLE,
+    STREAMS_PREFIX,
+    SupervisorConfig,
+    supervisor_ident,
+)
 from fiber._agent.job.parent_link import (
     Acknowledged,
     Connected,
@@ -37,18 +44,26 @@ from fiber._agent.job.parent_link import (
 from fiber._agent.lease import LeaseTable
 from fiber._agent.supervisor import kernel, messages, orphans
 from fiber._agent.supervisor.cgroup import JobConfiner
-from fiber._agent.supervisor.child import environment
-from fiber._agent.supervisor.descriptors import Descriptors
+from fiber._agent.supervisor.child import InChild, become, environment
+from fiber._agent.supervisor.descriptors import (
+    Descriptors,
+    fill_standard_descriptors,
+    raise_descriptor_limit,
+)
 from fiber._agent.supervisor.jobs import JobEntry, JobTable
 from fiber._agent.supervisor.journal import Journal
 from fiber._agent.supervisor.messages import SupervisorOptions
+from fiber._agent.supervisor.preload import preload
 from fiber._agent.supervisor.runner import JobRunner, Launch
 from fiber._base import entry_points, values
 from fiber._base.threads import Loop, drained, wake
+from fiber._tunnel.routes import is_route
 from fiber._wire.handshake import Hello
 from fiber._wire.link import Link
 from fiber.backend_parts import liveness
 from fiber.backend_parts.liveness import Claim, liveness_of, remove_claimed
+from fiber.backend_parts.private import read_private
+from fiber.exceptions import FiberError, StartError
 from fiber.model import JobSpec, JobStatus, ResourceRequest
 from fiber.model.timing import Timing
 
@@ -58,15 +73,16 @@ if TYPE_CHECKING:
 __all__ = [
     "ENTRY",
     "FORWARDED_SIGNALS",
+    "REFUSED",
     "Drain",
     "JobFolder",
     "JobServer",
     "StartBarrier",
+    "choose_route",
     "main",
     "sweep",
     "working_directory",
 ]
-
 
 _NAME = re.compile(r"fiber-[0-9a-f]{8}-\w+")
 
@@ -127,8 +143,8 @@ def _removed(folder: str) -> bool:
     return not Path(folder).exists()
 
 
-#: how the supervisor names :func:`main`
-ENTRY = "fiber._agent.job.server:main"
+#: how the supervisor names :func:`run_process`
+ENTRY = "fiber._agent.job.server:run_process"
 #: signals that a supervisor passes on to its processes, besides SIGTERM and SIGINT
 FORWARDED_SIGNALS = (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -159,7 +175,7 @@ class StartBarrier:
             os.close(self.reader)
 
 
-def main(private: bytes, index: int) -> int:
+def run_process(private: bytes, index: int) -> int:
     """Run process ``index`` of the job; returns its exit code."""
     barrier, StartBarrier.current = StartBarrier.current, None
     if barrier is not None and not barrier.wait():
@@ -595,3 +611,86 @@ class JobServer:
         for sink in self._sinks:
             sink.drain(self._timing.flush)
         self._folder.remove()
+
+
+#: exit code of a job that never came to do anything
+REFUSED = 126
+#: what the system calls this process
+_TITLE = "fiber-job"
+# imported before the fork, for all processes; it opens nothing
+_TRANSPORT = ("fiber._wire.nng",)
+
+
+def main() -> int:
+    """Run the supervisor; returns the exit code, for engines that see nothing else."""
+    fill_standard_descriptors()
+    try:
+        config = SupervisorConfig.decode(read_private()).with_grace(
+            os.environ.pop(GRACE_VARIABLE, "")
+        )
+        config, tunnel = choose_route(config, os.environ.pop(REACH_VARIABLE, ""))
+    except FiberError as error:
+        return refuse(str(error))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return refuse(f"the instructions of this job make no sense to this fiber: {error!r}")
+    kernel.set_title(_TITLE)
+    limit = raise_descriptor_limit()
+    unix = config.instructions.urls[0].startswith("unix:")
+    preload((*PRELOAD, *(() if unix else _TRANSPORT)))
+    server = JobServer(config, tunnel=tunnel, descriptor_limit=limit)
+    try:
+        server.serve()
+    except InChild as child:
+        plan = child.plan
+        server.leave_child()
+    else:
+        return _code(server)
+    become(plan)
+
+
+def choose_route(
+    config: SupervisorConfig, reach: str
+) -> tuple[SupervisorConfig, TunnelServer | None]:
+    """Configuration with the addresses to dial, and the tunnel's end in this job, if there is one.
+
+    Args:
+        config: the configuration as the parent wrote it.
+        reach: value of :data:`~fiber._agent.job.config.REACH_VARIABLE`, from the backend.
+
+    Raises:
+        StartError: the parent cannot be dialled, and the backend names no other way.
+        TransportError: the address for streams cannot be bound.
+    """
+    instructions = config.instructions
+    if reach.startswith(STREAMS_PREFIX):
+        from fiber._tunnel.server import TunnelServer
+
+        tunnel = TunnelServer(
+            reach.removeprefix(STREAMS_PREFIX),
+            credentials=instructions.credentials,
+            ident=instructions.ident,
+            patience=config.lease,
+            timing=instructions.timing,
+        )
+        return config.via_tunnel(tunnel.resolve), tunnel
+    if all(is_route(url) for url in instructions.urls):
+        msg = (
+            f"the parent cannot be dialled, and the backend does not say by {REACH_VARIABLE} where it opens "
+            "streams into this job"
+        )
+        raise StartError(msg)
+    return config.via_address(reach), None
+
+
+def refuse(words: str) -> int:
+    """Write to stderr why nothing was started; returns the exit code for that."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"fiber: {words}\n".encode("utf-8", "replace"))
+    return REFUSED
+
+
+def _code(server: JobServer) -> int:
+    if server.is_refused:
+        return REFUSED
+    code = server.exit_code
+    return 128 - code if code < 0 else code

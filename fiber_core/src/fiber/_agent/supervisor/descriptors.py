@@ -1,12 +1,13 @@
-"""Descriptors that a supervisor owns, kept in a set so that a forked child can close them all."""
+"""Descriptors that a supervisor owns, kept in a set so that a forked child can close them all; and their limit."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import sys
 
-__all__ = ["Descriptors", "fill_standard_descriptors"]
+__all__ = ["Descriptors", "fill_standard_descriptors", "raise_descriptor_limit"]
 
 
 def fill_standard_descriptors() -> None:
@@ -75,3 +76,17 @@ class Descriptors:
         for low, high in ranges:
             with contextlib.suppress(OSError):
                 os.closerange(low, high)
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the soft limit of open files to the hard one; returns the soft limit before."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        # macOS has a hard limit of "infinity" and accepts no more than OPEN_MAX
+        for limit in (hard, 10240):
+            try:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            except (OSError, ValueError):
+                continue
+            break
+    return soft

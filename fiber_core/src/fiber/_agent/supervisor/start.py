@@ -33,7 +33,7 @@ __all__ = [
 #: end of the program text; the process that stays in the group is forked before much is imported
 _MAIN = (
     "interrupts = leave_group({0}); "
-    "from fiber._agent.supervisor.main import main; "
+    "from fiber._agent.supervisor.server import main; "
     "main({0}, interrupts, early={1})"
 )
 
