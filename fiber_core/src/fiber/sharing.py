@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 from fiber._objects import store
-from fiber._objects.blocks.block import Block, RemoteBlock
-from fiber._objects.blocks.contents import LazyValue
+from fiber._objects.blocks.block import Block, LazyValue, RemoteBlock
 from fiber._objects.handle import Handle
 from fiber._objects.memory.backing import HEAD, Location
 

@@ -11,8 +11,7 @@ import pytest
 from fiber._objects.address import Kind
 from fiber._objects.blocks import block as protocol
 from fiber._objects.blocks import copies
-from fiber._objects.blocks.block import FETCH, MAX_BYTES, Block, Op
-from fiber._objects.blocks.contents import read
+from fiber._objects.blocks.block import FETCH, MAX_BYTES, Block, Op, read_value
 from fiber._objects.memory import sealed
 from fiber.exceptions import PeerLostError, WireError
 from wire_world import in_thread, until
@@ -258,7 +257,7 @@ def test_a_process_that_ends_waits_for_no_holder_with_a_copy(world, other):
     remote.sync()
     assert made.is_drained()
     maker.close()
-    assert read(remote.body()) is not None
+    assert read_value(remote.body()) is not None
 
 
 def test_references_in_a_value_live_as_long_as_it(owner, other):

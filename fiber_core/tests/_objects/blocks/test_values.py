@@ -7,9 +7,8 @@ import attrs
 import numpy as np
 import pytest
 
-from fiber._objects.blocks import contents
 from fiber._objects.blocks import copies as module
-from fiber._objects.blocks.contents import ValueCache
+from fiber._objects.blocks.block import ValueCache, read_value, write_value
 from fiber._objects.blocks.copies import Answer, Copies, UnusedCopies
 from fiber._objects.memory.backing import Location
 from fiber._wire import frames
@@ -23,7 +22,7 @@ class Model:
 
 
 def there_and_back(value):
-    return contents.read(memoryview(frames.joined(contents.write(value))))
+    return read_value(memoryview(frames.joined(write_value(value))))
 
 
 def views(array, body):
@@ -41,8 +40,8 @@ def test_any_value_comes_back(value):
 
 def test_arrays_are_views_that_cannot_be_written_to_wherever_they_are():
     value = {"model": Model(np.arange(6.0).reshape(2, 3), {"bias": np.ones(1)})}
-    body = memoryview(frames.joined(contents.write(value)))
-    model = contents.read(body)["model"]
+    body = memoryview(frames.joined(write_value(value)))
+    model = read_value(body)["model"]
     for array in (model.weights, model.names["bias"]):
         assert views(array, body)
         with pytest.raises(ValueError, match="read-only"):
@@ -70,8 +69,8 @@ def test_arrays_of_every_shape_come_back_as_views(array):
 
 def test_the_value_itself_is_not_copied_before_it_is_written():
     array = np.zeros(100_000)
-    segments = contents.write([array, array])
-    first, second = contents.read(memoryview(frames.joined(segments)))
+    segments = write_value([array, array])
+    first, second = read_value(memoryview(frames.joined(segments)))
     assert first is second
     assert [len(one) for one in segments if len(one) >= array.nbytes] == [array.nbytes]
     assert views(array, segments[-1])
@@ -107,7 +106,7 @@ class Thing:
 
 class Block:
     def __init__(self, value):
-        self._body = memoryview(frames.joined(contents.write(value)))
+        self._body = memoryview(frames.joined(write_value(value)))
         self.error = None
 
     def body(self):

@@ -21,7 +21,6 @@ other processes, held while a copy is mapped or fetched. No lock is held when a 
 
 Called by ``fiber.sharing`` and the store; calls ``memory.sealed`` and ``_wire``.
 
-- ``block``: protocol, the owner's side, the other processes' side.
+- ``block``: a value as bytes, and unpickled once; protocol, the owner's side, the other processes' side.
 - ``copies``: the owner's table of copies, and a process's cache of unused ones; pure.
-- ``contents``: a value as bytes, and the value unpickled once.
 """

@@ -4,6 +4,9 @@ A process on the owner's host maps the owner's memory. On another host one proce
 bytes, in pieces, and the others of that host map its copy; see :mod:`fiber._objects.blocks.copies`.
 A copy stays when the last handle is gone.
 
+The bytes are a frame's payload (see :func:`fiber._wire.frames.pack`): the value's pickle, and every buffer of
+it out of band. Arrays are views of them. A value is unpickled once in each process.
+
 Protocol. ``LOCATE`` and ``FETCH`` are calls of a holder. ``LOCATE`` is answered with the location
 of a copy on the holder's host, or with nothing: then the holder is to ``FETCH`` the block, and no
 other process of its host is to do so until this one announces a copy (``HAS``), gives up
@@ -16,17 +19,21 @@ with a copy get ``FREED``.
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import enum
 import functools
 import hashlib
+import io
+import pickle
 import struct
+import sys
 import threading
-from collections import deque
+import weakref
+from collections import ChainMap, deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fiber._objects.address import Kind
-from fiber._objects.blocks.contents import ValueCache, write
 from fiber._objects.blocks.copies import Answer, Copies
 from fiber._objects.memory import sealed
 from fiber._objects.memory.backing import HEAD, Location
@@ -34,7 +41,7 @@ from fiber._objects.memory.sealed import Draft, Sealed
 from fiber._objects.owned_object import OwnedObject
 from fiber._objects.protocol import read
 from fiber._objects.remote_object import NO_PAGE, RemoteObject
-from fiber._wire import codec
+from fiber._wire import codec, frames
 from fiber._wire.endpoint import Peer
 from fiber._wire.frames import Buffer, Message
 from fiber._wire.frames import Kind as Frame
@@ -47,6 +54,153 @@ if TYPE_CHECKING:
     from fiber._objects.owner_connection import Owner
     from fiber._objects.store import Store
     from fiber._wire.client import PendingCall
+
+
+def write_value(value: Any) -> list[Buffer]:
+    """Make the segments of a value: its pickle, and its buffers out of band, uncopied.
+
+    Raises:
+        pickle.PicklingError: neither pickle nor cloudpickle can pickle it.
+    """
+    buffers: list[Buffer] = []
+    try:
+        pickled = _pickled(value, lambda buffer: buffers.append(buffer.raw()))
+    except Exception as error:
+        kind = type(value).__name__
+        msg = f"a {kind} cannot be shared, because it cannot be pickled: {error}"
+        raise pickle.PicklingError(msg) from error
+    return frames.pack(pickled, buffers)
+
+
+def read_value(body: memoryview) -> Any:
+    """Load the value of a block's bytes.
+
+    Raises:
+        Exception: what unpickling it raised.
+    """
+    pickled, buffers = frames.unpack(body)
+    return pickle.loads(pickled, buffers=buffers)
+
+
+def _pickled(value: Any, place: Callable[[pickle.PickleBuffer], Any]) -> memoryview:
+    reducers = _reducers()
+    if codec.main_by_reference():
+        found: list[pickle.PickleBuffer] = []
+        stream = io.BytesIO()
+        pickler = pickle.Pickler(stream, 5, buffer_callback=found.append)
+        table: Any = ChainMap(reducers, copyreg.dispatch_table)
+        pickler.dispatch_table = table
+        try:
+            pickler.dump(value)
+        except RecursionError:
+            raise
+        # pickled by value below
+        except Exception:  # noqa: S110 - the other pickler raises
+            pass
+        else:
+            for buffer in found:
+                place(buffer)
+            return stream.getbuffer()
+    base = codec.value_pickler()
+    members = {"dispatch_table": ChainMap(reducers, base.dispatch_table)}
+    stream = io.BytesIO()
+    type("BlockPickler", (base,), members)(stream, place).dump(value)
+    return stream.getbuffer()
+
+
+def _reducers() -> dict[type, Any]:
+    found: dict[type, Any] = {memoryview: _view}
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        found[numpy.ndarray] = _array
+    return found
+
+
+def _array(array: Any) -> Any:
+    # an array with gaps would be pickled in band, and be writable
+    whole = array.flags.c_contiguous or array.flags.f_contiguous
+    return (array if whole else array.copy()).__reduce_ex__(5)
+
+
+def _view(view: memoryview) -> Any:
+    whole = view if view.c_contiguous else view.tobytes()
+    return _load_view, (pickle.PickleBuffer(whole), view.format, view.shape)
+
+
+def _load_view(buffer: memoryview, form: str, shape: tuple[int, ...]) -> memoryview:
+    flat = memoryview(buffer).cast("B")
+    if not flat.nbytes:
+        # an empty view cannot be cast to a shape with a zero
+        return flat if form == "B" else flat.cast(form)  # type: ignore[call-overload] # any format
+    return flat.cast(form, shape)  # type: ignore[call-overload,no-any-return] # any format
+
+
+class BlockBody(Protocol):
+    """A block, its owner's or a remote one."""
+
+    def body(self) -> memoryview:
+        """Its bytes, fetched if this process does not have them.
+
+        Raises:
+            PeerLostError: the owner's process is gone.
+        """
+
+
+class LazyValue:
+    """The value of a block, unpickled on first use; kept as long as a handle has it."""
+
+    def __init__(self, block: BlockBody) -> None:
+        self._block = block
+        self._lock = threading.RLock()
+        self._values: list[Any] = []
+
+    def value(self) -> Any:
+        """The value.
+
+        Raises:
+            PeerLostError: the owner's process was gone before the bytes were fetched.
+            Exception: what unpickling it raised.
+        """
+        if not self._values:
+            with self._lock:
+                if not self._values:
+                    self._values.append(read_value(self._block.body()))
+        return self._values[0]
+
+
+class ValueCache:
+    """The one :class:`LazyValue` of a block in this process, while a handle has it.
+
+    Args:
+        block: the block.
+        keeps: True to keep it without a handle as well, until :meth:`forget`.
+    """
+
+    def __init__(self, block: BlockBody, *, keeps: bool = False) -> None:
+        self._block = block
+        self._lock = threading.Lock()
+        self._lazy: weakref.ref[LazyValue] | None = None
+        self._keeps = keeps
+        self._kept: LazyValue | None = None
+
+    def lazy_value(self) -> LazyValue:
+        """The lazy value, the same for all handles in this process."""
+        with self._lock:
+            found = None if self._lazy is None else self._lazy()
+            if found is None:
+                found = LazyValue(self._block)
+                self._lazy = weakref.ref(found)
+            if self._keeps:
+                self._kept = found
+            return found
+
+    def forget(self) -> None:
+        """Keep it for handles only, from now on."""
+        with self._lock:
+            self._keeps = False
+            # deleted with this frame, when the lock is free: __del__ of a value is user code
+            found, self._kept = self._kept, None
+        del found
 
 
 class Op(enum.IntEnum):
@@ -119,7 +273,7 @@ class Block(OwnedObject):
         try:
             # references in the value live as long as the block
             with codec.pickling_into(self):
-                segments = write(value)
+                segments = write_value(value)
             self._sealed: Sealed | None = sealed.seal(segments, lambda: node.directory, store.ident)
         except BaseException:
             self._release()
