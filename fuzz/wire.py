@@ -12,7 +12,7 @@ from fiber._objects.queue import messages
 from fiber._tasks import protocol as tasks
 from fiber._tunnel import routes
 from fiber._tunnel.mux import MAX_DATA, Kind, Mux, Resumption
-from fiber._tunnel.stream import Records
+from fiber._tunnel.tunnel import Records
 from fiber._wire import frames as layout
 from fiber._wire.handshake import DialerHandshake, Hello, ListenerHandshake
 from fiber._wire.identity import Credentials

@@ -12,8 +12,7 @@ import pytest
 
 import require
 from fiber._dashboard import server as module
-from fiber._dashboard.guard import Guard
-from fiber._dashboard.server import Server
+from fiber._dashboard.server import Guard, Server
 from fiber.exceptions import ConfigError, FiberError
 from fiber.model import Timing
 from simulated_run import Simulated, run_of

@@ -21,8 +21,7 @@ from fiber._tunnel import server as module
 from fiber._tunnel import tunnel as tunnel_module
 from fiber._tunnel.mux import MAX_DATA, PING, Kind, Mux, Resumption
 from fiber._tunnel.server import TunnelServer
-from fiber._tunnel.stream import Records, TunnelStream, dialer_handshake, listener_handshake
-from fiber._tunnel.tunnel import Tunnel
+from fiber._tunnel.tunnel import Records, Tunnel, TunnelStream, dialer_handshake, listener_handshake
 from fiber._wire.frames import Deframer, header, joined, parse, stream_buffers
 from fiber._wire.handshake import Hello
 from fiber.exceptions import HandshakeError, TransportError

@@ -7,13 +7,20 @@
 ``/events?run=``    what is told of one, as server-sent events; only its end with ``&quiet=1``
 ``/log?run=&job=``  the last lines of a job's log
 ==================  =====================================================================
+
+:class:`Guard` checks every request. It needs the token: in its address the first time, in a cookie from then on;
+scripts send it as ``Authorization: Bearer``. What has none is answered 403, and nothing of what there is. The Host
+header has to name this server, since a page of another site may have its name lead here (DNS rebinding).
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import importlib.resources
 import importlib.util
+import ipaddress
+import os
 import secrets
 import socket
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -22,15 +29,106 @@ from typing import TYPE_CHECKING, Any
 from fiber._config.convert import host_and_port
 from fiber._config.settings import DASHBOARD
 from fiber._dashboard.feed import Feed, Run
-from fiber._dashboard.guard import Guard
 from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
     import uvicorn
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from fiber.model import Timing
+
+#: nothing but what this server sends itself, and nothing inside of another page
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "cache-control": "no-store",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+_SENT = tuple((name.encode(), value.encode()) for name, value in _HEADERS.items())
+
+
+class Guard:
+    """ASGI application in front of another one.
+
+    Args:
+        app: answers the requests that have the token.
+        token: the secret.
+        host: that is listened at.
+    """
+
+    def __init__(self, app: ASGIApp, token: str, host: str) -> None:
+        self._app = app
+        self._token = token.encode()
+        self._is_loopback = is_loopback(host)
+        self._names = {"localhost"}
+        if not self._is_loopback:
+            self._names |= {host.lower(), os.uname().nodename.lower()}
+        # cookies do not tell ports apart, and there may be another dashboard
+        self._cookie = f"fiber-{secrets.token_hex(4)}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        from starlette.requests import Request
+        from starlette.responses import Response
+
+        request = Request(scope)
+        given = request.query_params.get("token", "")
+        scheme, _, sent_token = request.headers.get("authorization", "").partition(" ")
+        token = (
+            given
+            or (sent_token if scheme.lower() == "bearer" else "")
+            or request.cookies.get(self._cookie, "")
+        )
+        if not self._names_us(request.headers.getlist("host")) or not self._is_token(token):
+            await Response(status_code=403, headers=_HEADERS)(scope, receive, send)
+            return
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *_SENT]
+                if given:
+                    cookie = f"{self._cookie}={given}; HttpOnly; Path=/; SameSite=Strict"
+                    message["headers"].append((b"set-cookie", cookie.encode()))
+            await send(message)
+
+        await self._app(scope, receive, sent)
+
+    def _is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode("utf-8", "replace"), self._token)
+
+    def _names_us(self, hosts: list[str]) -> bool:
+        if len(hosts) != 1:
+            return False
+        name, _, port = hosts[0].lower().rpartition(":")
+        if not port.isdigit() or not name:
+            name = hosts[0].lower()
+        if name in self._names:
+            return True
+        try:
+            address = ipaddress.ip_address(name.strip("[]"))
+        except ValueError:
+            return False
+        # no name that leads elsewhere later
+        return address.is_loopback or not self._is_loopback
+
+
+def is_loopback(host: str) -> bool:
+    """True for an address that other hosts cannot reach."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
 
 #: files of the page
 _TYPES = {

@@ -9,8 +9,8 @@ to end through it. A stream that breaks loses nothing: the next one goes on wher
 =========== =======================================================================
 routes      addresses behind a tunnel, and loopback ports that lead to them
 mux         channels, credits, resumption: the bytes of a stream; pure
-stream      a stream: the run's handshake, then frames with codes
-tunnel      one job's connections and its stream of the moment; the same on both sides
+tunnel      one job's connections and its stream of the moment (the run's handshake, then frames with
+            codes); the same on both sides
 client      opens streams
 server      streams are opened into it
 =========== =======================================================================

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from fiber._base.threads import Reactor, ThreadPool
 from fiber._tunnel import routes
 from fiber._tunnel.routes import Ports, Route, connect
-from fiber._tunnel.stream import TunnelStream, dialer_handshake
-from fiber._tunnel.tunnel import Tunnel
+from fiber._tunnel.tunnel import Tunnel, TunnelStream, dialer_handshake
 from fiber._wire import fork
 from fiber._wire.handshake import Hello
 from fiber._wire.identity import Credentials

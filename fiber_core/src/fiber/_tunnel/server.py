@@ -19,8 +19,7 @@ from fiber._base.sockets import Buffered, accept_on
 from fiber._base.threads import Reactor
 from fiber._tunnel import routes
 from fiber._tunnel.routes import Ports, Route, connect
-from fiber._tunnel.stream import TunnelStream, listener_handshake
-from fiber._tunnel.tunnel import Tunnel
+from fiber._tunnel.tunnel import Tunnel, TunnelStream, listener_handshake
 from fiber._wire.handshake import Hello
 from fiber._wire.identity import Credentials
 from fiber.exceptions import TransportError, WireError
