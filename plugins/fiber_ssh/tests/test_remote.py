@@ -2,7 +2,9 @@
 
 import json
 import os
+import socket
 import struct
+import subprocess
 import sys
 from pathlib import Path
 
@@ -79,6 +81,59 @@ class TestFolder:
         # where both are another's, nothing is kept
         with pytest.raises(OSError, match="belongs to other hosts of this name"):
             own("b" * 8 + "c" * 24)
+
+
+_AGENT = """
+import sys
+from fiber_ssh.remote import agent, main
+agent._RETURN = float(sys.argv.pop())
+main.main()
+"""
+
+
+class TestAgent:
+    """An agent's process ends by itself once nobody needs it."""
+
+    @pytest.fixture
+    def agent(self, tmp_path, monkeypatch):
+        """Starts one that waits so many seconds for who has started it, or has gone."""
+        monkeypatch.chdir(tmp_path)
+
+        def start(seconds):
+            words = [sys.executable, "-c", _AGENT, "agent", str(tmp_path), str(seconds)]
+            process = subprocess.Popen(words, stdout=subprocess.PIPE)
+            # it lets go of its output once it listens
+            process.stdout.read()
+            return process
+
+        def end(process):
+            process.kill()
+            process.communicate()
+
+        with making(start, end) as start:
+            yield start
+
+    def test_where_who_started_it_was_killed_before_it_connected(self, agent, tmp_path):
+        assert agent(0.1).wait(60) == 0
+        assert not (tmp_path / "agent.sock").exists()
+
+    def test_where_a_run_is_cleaned_up_that_its_owner_has_released(self, agent):
+        process = agent(3600)
+        with socket.socket(socket.AF_UNIX) as owner:
+            owner.settimeout(60)
+            owner.connect("agent.sock")
+            assert owner.recv(1) == b"+"
+            owner.sendall(
+                pack({"id": 0, "op": "join", "run": "0badcafe", "lease": 3600})
+                + pack({"id": 1, "op": "release", "run": "0badcafe"})
+                + pack({"id": 2, "op": "cleanup", "run": "0badcafe"})
+            )
+            decoding, answered = decoder(), {}
+            while len(answered) < 3:
+                decoding.feed(owner.recv(4096))
+                answered.update((m["id"], m["ok"]) for m in decoding.messages() if "id" in m)
+            assert answered == {0: {"jobs": []}, 1: {}, 2: {}}
+        assert process.wait(60) == 0
 
 
 class TestRuns:

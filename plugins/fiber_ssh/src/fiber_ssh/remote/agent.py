@@ -9,6 +9,7 @@ is never sooner.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -33,8 +34,8 @@ from fiber_ssh.remote.kernel import bound_port, clock, complain, kill_marked
 from fiber_ssh.remote.runs import LEASE, Job, Run, directory_for, environ_of, load_runs, spec_of
 from fiber_ssh.remote.wire import Message
 
-#: seconds for an owner whose connection was closed: a link that is cut closes none, and who lives
-#: dials again at once
+#: seconds for an owner whose connection was closed, or who has started this agent: a link that is cut
+#: closes none, and who lives dials again at once
 _RETURN = 10.0
 
 
@@ -101,13 +102,16 @@ class Agent:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._listener.setblocking(False)
         accept_on(self._loop, self._listener, self._accepted, pause=Timing().accept_pause)
+        # whoever started this agent may be killed before it connects
+        latest: float | None = min(clock() + _RETURN, self._due() or math.inf)
         while True:
-            self._loop.run_once(self._due())
+            self._loop.run_once(latest)
             self._end_leases()
             self._settle()
             self._send_beats()
             if not self._connections and not any(map(self._needs_us, self._runs.values())):
                 return
+            latest = self._due()
 
     def _needs_us(self, run: Run) -> bool:
         return bool(run.alive()) or (run.id in self._leases and not run.keeps_anything)
@@ -172,11 +176,9 @@ class Agent:
                 run.forget_attached()
                 run.is_condemned = False
                 self._answer_waiting(run)
-                if not any(c.owns == run.id for c in self._connections):
+                # an owner that is connected, and has not released it, may go on with it
+                if not any(c.is_open and c.owns == run.id for c in self._connections):
                     self._leases.drop(run.id)
-                elif run.id not in self._leases:
-                    # whoever owns it may go on with it
-                    self._leases.connected(run.id, clock(), silence=run.lease)
             if run.id not in self._leases and not run.alive(detached=False):
                 run.forget_attached()
                 if not run.keeps_anything:
