@@ -8,7 +8,7 @@ import pytest
 import fiber
 from fiber._objects.address import Address, Kind
 from fiber.managers import BaseManager
-from fiber.managers.server import Server, address_of, proof, public_methods, rollback, text_of
+from fiber.managers.base import Server, address_of, proof, public_methods, rollback, text_of
 from wire_world import in_thread
 
 ADDRESS = Address("1f2e.3", ("ipc:///run/x.sock", "tls+tcp://10.0.0.1:5"), 17, Kind.REFERENT)

@@ -20,7 +20,8 @@ nobody reads holds up no other one, as in HTTP/2 (RFC 9113, section 5.2)::
                 CREDIT: bytes that may be sent in addition, I
                 PROBE: any bytes; answered by PROBED where the channel is not 0
 
-``RESUME``, ``ACK`` and ``PING`` belong to the stream, and are not numbered.
+``RESUME``, ``ACK`` and ``PING`` belong to the stream, and are not numbered. Apart from ``tunnel``, which has the
+sockets: so generated orders of frames can be tried.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ serves until a manager calls ``shutdown`` or is collected, or its run ends.
 Threads: the server's main thread only waits; calls run on one thread for each caller. A manager has
 one lock, which guards its start.
 
-``base``: ``BaseManager``; ``server``: the server; ``proxies``: ``BaseProxy`` and proxy classes made
-of method names; ``sync``: ``SyncManager`` with its proxies, and ``SharedMemoryManager``;
-``asynchronous``: ``AsyncManager``, apart from ``base`` because the stdlib has nothing of the kind.
+``base``: ``BaseManager``, its server, ``BaseProxy`` and proxy classes made of method names; ``sync``:
+``SyncManager`` with its proxies, and ``SharedMemoryManager``; ``asynchronous``: ``AsyncManager``, apart from
+``base`` because the stdlib has nothing of the kind.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ from multiprocessing.managers import RemoteError as RemoteError
 from fiber.managers.asynchronous import AsyncAutoProxy as AsyncAutoProxy
 from fiber.managers.asynchronous import AsyncHandle, AsyncManager, AsyncProxy, gather
 from fiber.managers.asynchronous import MakeAsyncProxyType as MakeAsyncProxyType
-from fiber.managers.base import BaseManager
+from fiber.managers.base import AutoProxy as AutoProxy
+from fiber.managers.base import BaseManager, BaseProxy, Token
+from fiber.managers.base import MakeProxyType as MakeProxyType
+from fiber.managers.base import Namespace as Namespace
+from fiber.managers.base import RebuildProxy as RebuildProxy
+from fiber.managers.base import Server as Server
 from fiber.managers.base import State as State
-from fiber.managers.proxies import AutoProxy as AutoProxy
-from fiber.managers.proxies import BaseProxy, Token
-from fiber.managers.proxies import MakeProxyType as MakeProxyType
-from fiber.managers.proxies import RebuildProxy as RebuildProxy
-from fiber.managers.server import Namespace as Namespace
-from fiber.managers.server import Server as Server
-from fiber.managers.server import Value as Value
+from fiber.managers.base import Value as Value
 from fiber.managers.sync import AcquirerProxy as AcquirerProxy
 from fiber.managers.sync import Array as Array
 from fiber.managers.sync import ArrayProxy as ArrayProxy

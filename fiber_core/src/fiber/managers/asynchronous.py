@@ -12,8 +12,7 @@ from multiprocessing import TimeoutError as _TimeoutError
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fiber._objects.managed.calls import CreatedObject
-from fiber.managers.base import BaseManager, State
-from fiber.managers.proxies import BaseProxy, Token, auto_proxy, make_type
+from fiber.managers.base import BaseManager, BaseProxy, State, Token, auto_proxy, make_type
 
 if TYPE_CHECKING:
     from fiber._objects.managed.calls import LocalCall

@@ -1,25 +1,490 @@
-"""``BaseManager``: starts the process of a manager, or connects to one."""
+"""Managers of registered types: proxies, the server in the manager's process, and ``BaseManager``.
+
+A :class:`Server` makes objects and serves them in the process that they live in. :class:`BaseManager` starts that
+process, or connects to one. A :class:`BaseProxy` sends the calls; proxy classes are also made of method names.
+"""
 
 from __future__ import annotations
 
+import array
 import functools
+import hmac
 import logging
+import queue
+import re
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing import AuthenticationError, ProcessError, process, util
-from typing import Any
+from typing import Any, ClassVar, NoReturn, Protocol
 
-from fiber._objects.address import Address
-from fiber._objects.auth_listener import connect_to
-from fiber._objects.managed.calls import CreatedObject
+from fiber._objects import store
+from fiber._objects.address import Address, Kind
+from fiber._objects.auth_listener import AuthListener, connect_to, open_listener
+from fiber._objects.handle import Handle, SharedObject
+from fiber._objects.managed.calls import CreatedObject, load_proxytype
+from fiber._objects.managed.referent import CallerThreads, NewReferent, Referent
+from fiber._objects.references import NO_REFERENCE
 from fiber.connection import Connection, Pipe
 from fiber.exceptions import TransportError
-from fiber.managers.proxies import AutoProxy, BaseProxy, Token, secret
-from fiber.managers.server import Server, address_of, proof
 from fiber.process import Process
 
-__all__ = ["BaseManager", "State"]
+__all__ = [
+    "AutoProxy",
+    "BaseManager",
+    "BaseProxy",
+    "MakeProxyType",
+    "RebuildProxy",
+    "Server",
+    "State",
+    "Token",
+]
+
+
+def secret(authkey: bytes) -> Any:
+    """The stdlib's wrapper of a key, which is pickled for children only."""
+    return vars(process)["AuthenticationString"](authkey)
+
+
+class Token:
+    """Identity of a managed object."""
+
+    __slots__ = ("_reference_id", "address", "id", "typeid")
+
+    def __init__(
+        self,
+        typeid: str,
+        address: Address,
+        id: str,  # noqa: A002 - the stdlib's name
+    ) -> None:
+        self.typeid = typeid
+        self.address = address
+        self.id = id
+        self._reference_id = NO_REFERENCE
+
+    @classmethod
+    def of(cls, made: CreatedObject) -> Token:
+        """The token of an object that a manager has just made."""
+        return cls(made.typeid, made.address, f"{made.address.target:x}")
+
+    def sent(self, address: Any, reference_id: int) -> Token:
+        """A copy for the pickle of a proxy, with the id of the reference that the pickle holds."""
+        token = Token(self.typeid, address, self.id)
+        token._reference_id = reference_id
+        return token
+
+    def take_reference_id(self) -> int:
+        """Remove the reference id, for the one proxy that uses it."""
+        reference_id, self._reference_id = self._reference_id, NO_REFERENCE
+        return reference_id
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self.typeid, self.address, self.id, self._reference_id
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.typeid, self.address, self.id, self._reference_id = state
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(typeid={self.typeid!r}, address={self.address!r}, id={self.id!r})"
+
+
+class Callee(SharedObject, Protocol):
+    """A managed object, at its owner or in another process."""
+
+    def call_method(self, name: str, args: tuple[Any, ...], kwds: Mapping[str, Any]) -> Any:
+        """Call a method and wait for its value; a ``CreatedObject`` where it is a managed object."""
+
+
+class BaseProxy(Handle):
+    """Proxy of a managed object; as ``multiprocessing.managers.BaseProxy``.
+
+    Method calls are sent to the process that the object lives in, whichever process they come from.
+    The object lives as long as there is a proxy for it anywhere, one that is on its way in an
+    argument or in another managed object included.
+    """
+
+    _object: Callee
+    #: factory of proxies whose class is made of method names
+    _auto: ClassVar[Callable[..., Any]]
+
+    def __init__(
+        self,
+        token: Token,
+        serializer: str,
+        manager: BaseManager | None = None,
+        authkey: bytes | None = None,
+        exposed: Iterable[str] | None = None,
+        incref: bool = True,
+        manager_owned: bool = False,
+    ) -> None:
+        self._token = token
+        self._id = token.id
+        self._serializer = serializer
+        self._manager = manager
+        if authkey is not None:
+            self._authkey = secret(authkey)
+        elif manager is not None:
+            self._authkey = manager._authkey  # noqa: SLF001 - a proxy is a part of its manager
+        else:
+            self._authkey = process.current_process().authkey
+        taken: Any = store.current().hold(token.address, 0, token.take_reference_id())
+        self._attach(taken, 0)
+
+    def _callmethod(
+        self,
+        methodname: str,
+        args: tuple[Any, ...] = (),
+        kwds: Mapping[str, Any] = {},  # the stdlib's default, never changed
+    ) -> Any:
+        """Call a method of the managed object; a copy of its value, or a proxy.
+
+        Raises:
+            Exception: that of the method, the remote traceback as its cause.
+            multiprocessing.managers.RemoteError: there is no such method, or its value cannot be
+                pickled.
+            PeerLostError: the manager's process is gone; an ``EOFError`` and a ``ConnectionError``.
+        """
+        value = self._object.call_method(methodname, args, kwds)
+        return self._proxy_of(value) if isinstance(value, CreatedObject) else value
+
+    def _proxy_of(self, created: CreatedObject) -> Any:
+        """Proxy of a managed object that a method created."""
+        known = None if self._manager is None else self._manager._registry.get(created.typeid)  # noqa: SLF001 - see above
+        proxytype = load_proxytype(created) if known is None else known[-1]
+        return proxytype(
+            Token.of(created),
+            self._serializer,
+            manager=self._manager,
+            authkey=self._authkey,
+            exposed=created.exposed,
+        )
+
+    def _getvalue(self) -> Any:
+        """A copy of the managed object."""
+        return self._callmethod("#GETVALUE")
+
+    def __reduce__(self) -> Any:
+        token = self._token.sent(self._address(), self._reference_id())
+        if getattr(self, "_isauto", False):
+            exposed = self._exposed_  # type: ignore[attr-defined] # made with it
+            auto = type(self)._auto  # noqa: SLF001 - its own
+            return RebuildProxy, (auto, token, self._serializer, {"exposed": exposed})
+        made = vars(type(self)).get("_made_as")
+        if made is not None:
+            return _rebuild_made, (*made, token, self._serializer)
+        return RebuildProxy, (type(self), token, self._serializer, {})
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self._getvalue()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} object, typeid {self._token.typeid!r} at {id(self):#x}>"
+
+    def __str__(self) -> str:
+        try:
+            return str(self._callmethod("__repr__"))
+        except Exception:
+            return repr(self)[:-1] + "; '__str__()' failed>"
+
+
+def RebuildProxy(  # noqa: N802 - the stdlib's name
+    func: Callable[..., Any], token: Token, serializer: str, kwds: dict[str, Any]
+) -> Any:
+    """Proxy that is unpickled."""
+    return func(token, serializer, **kwds)
+
+
+def _rebuild_made(
+    make: Callable[..., Any], name: str, exposed: tuple[str, ...], token: Token, serializer: str
+) -> Any:
+    """Proxy that is unpickled, of a class that was made of method names."""
+    return make(name, exposed)(token, serializer)
+
+
+_made: dict[tuple[str, tuple[str, ...], type[Any]], type[Any]] = {}
+
+
+def make_type(
+    name: str, exposed: Iterable[str], base: type[BaseProxy], make: Callable[..., Any]
+) -> type[Any]:
+    """A class with a method for each name, which passes its arguments to ``_callmethod``.
+
+    Args:
+        name: name of the class.
+        exposed: the method names.
+        base: base class.
+        make: makes the same class of its name and the method names, when unpickled.
+    """
+    methods = tuple(exposed)
+    key = name, methods, base
+    found = _made.get(key)
+    if found is None:
+        body: dict[str, Any] = {method: _method(method) for method in methods}
+        body.update(_exposed_=methods, _made_as=(make, name, methods))
+        found = _made[key] = type(name, (base,), body)
+    return found
+
+
+def auto_proxy(
+    make: Callable[..., Any],
+    token: Token,
+    serializer: str,
+    exposed: Iterable[str] | None,
+    **kwds: Any,
+) -> Any:
+    """Proxy of the class that ``make`` makes of the names of the exposed methods."""
+    if exposed is None:
+        exposed = BaseProxy(token, serializer)._callmethod("#METHODS")  # noqa: SLF001 - its own
+    made = make(f"AutoProxy[{token.typeid}]", tuple(exposed))
+    proxy = made(token, serializer, **kwds)
+    proxy._isauto = True  # noqa: SLF001 - by which it is pickled
+    return proxy
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def method(self: Any, /, *args: Any, **kwds: Any) -> Any:
+        return self._callmethod(name, args, kwds)
+
+    method.__name__ = method.__qualname__ = name
+    return method
+
+
+def MakeProxyType(  # noqa: N802 - the stdlib's name
+    name: str, exposed: Iterable[str]
+) -> type[Any]:
+    """A class of proxies with the methods ``exposed``."""
+    return make_type(name, exposed, BaseProxy, MakeProxyType)
+
+
+def AutoProxy(  # noqa: N802 - the stdlib's name
+    token: Token,
+    serializer: str,
+    manager: BaseManager | None = None,
+    authkey: bytes | None = None,
+    exposed: Iterable[str] | None = None,
+    incref: bool = True,
+    manager_owned: bool = False,  # noqa: ARG001 - the stdlib's signature
+) -> Any:
+    """A proxy with the methods ``exposed``; if omitted, all that the managed object exposes."""
+    kwds = {"manager": manager, "authkey": authkey, "incref": incref}
+    return auto_proxy(MakeProxyType, token, serializer, exposed, **kwds)
+
+
+BaseProxy._auto = AutoProxy  # noqa: SLF001 - it is made of BaseProxy
+
+
+class Namespace:
+    """An object with nothing but the attributes that it is given."""
+
+    def __init__(self, /, **kwds: Any) -> None:
+        self.__dict__.update(kwds)
+
+    def __repr__(self) -> str:
+        public = sorted(f"{n}={v!r}" for n, v in vars(self).items() if not n.startswith("_"))
+        return f"{type(self).__name__}({', '.join(public)})"
+
+
+class Value:
+    """An object with a ``value``."""
+
+    def __init__(self, typecode: Any, value: Any, lock: Any = True) -> None:
+        self._typecode = typecode
+        self.value = value
+
+    def get(self) -> Any:
+        """Its value."""
+        return self.value
+
+    def set(self, value: Any) -> None:
+        """Give it a value."""
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._typecode!r}, {self.value!r})"
+
+
+_LOCKS = (
+    type(threading.Lock()),
+    type(threading.RLock()),
+    threading.Condition,
+    threading.Semaphore,
+)
+
+
+def rollback(obj: Any, name: str, value: Any) -> None:
+    """Undo a method whose caller died or was interrupted; on the thread that called it.
+
+    An item that was got goes back to its queue, and a lock that was acquired is released.
+
+    Args:
+        obj: the object; of types other than the standard library's nothing is undone.
+        name: the method's name.
+        value: its value.
+    """
+    if type(obj) is queue.Queue and name in {"get", "get_nowait"}:
+        with obj.mutex:
+            # to the front, where it was; it still counts as unfinished
+            obj.queue.appendleft(value)
+            obj.not_empty.notify()
+    # wait() returns with the lock acquired, notified or not
+    waited = name == "wait" and isinstance(obj, threading.Condition)
+    if waited or (name == "acquire" and value and isinstance(obj, _LOCKS)):
+        obj.release()
+
+
+_TEXT = re.compile(r"([0-9a-f.]+)/([0-9a-f]+)@([a-z+]+://.+)")
+#: types whose methods have the same effect on any thread
+_THREAD_NEUTRAL = frozenset(
+    {array.array, dict, list, set, queue.Queue, threading.Event, Namespace, Value}
+)
+
+
+class Server:
+    """Makes objects and serves them until ``shutdown`` is called.
+
+    Args:
+        registry: the types by name: callable, exposed, method_to_typeid, proxytype.
+        address: address for managers that connect; None for any address.
+        authkey: key that they must prove to know.
+        serializer: ``"pickle"``.
+        is_open: True to let managers of other programs connect.
+
+    Raises:
+        OSError: the address cannot be bound.
+    """
+
+    #: methods that managers may call on the server
+    public: tuple[str, ...] = ("create", "debug_info", "number_of_objects", "prove", "shutdown")
+
+    def __init__(
+        self,
+        registry: Mapping[str, tuple[Any, ...]],
+        address: Any,
+        authkey: Any,
+        serializer: str,
+        *,
+        is_open: bool = True,
+    ) -> None:
+        if not isinstance(authkey, bytes):
+            msg = f"Authkey {authkey!r} is type {type(authkey)!s}, not bytes"
+            raise TypeError(msg)
+        self.registry = registry
+        self.authkey = secret(authkey)
+        self._stop = threading.Event()
+        self._store = store.current()
+        self._caller_threads = CallerThreads(self._store)
+        self._referents: weakref.WeakSet[Referent] = weakref.WeakSet()
+        self._self_referent = Referent(
+            self._store, self._caller_threads, self, self.public, errors_as_text=True
+        )
+        #: token of the server itself, for managers of this run
+        self.token = Token(
+            "#server", self._self_referent.address, f"{self._self_referent.target:x}"
+        )
+        # sent to connecting managers; also keeps the server alive without any
+        self._own = BaseProxy(self.token, serializer, authkey=authkey)
+        self._listener: AuthListener | None = None
+        #: address for ``connect``
+        self.address: Any = text_of(self._self_referent.address)
+        if is_open:
+            self._listener = open_listener(address, None, bytes(authkey), lambda _: self._own)
+            self.address = self._listener.address
+
+    def serve_forever(self) -> NoReturn:
+        """Serve until a manager calls ``shutdown``; then exit."""
+        vars(process.current_process())["_manager_server"] = self
+        try:
+            self._stop.wait()
+        except (KeyboardInterrupt, SystemExit):
+            pass
+        finally:
+            self.close()
+        raise SystemExit(0)
+
+    def close(self) -> None:
+        """Make no more objects."""
+        self._stop.set()
+        if self._listener is not None:
+            self._listener.close()
+        self._own._release()  # noqa: SLF001 - its own
+        self._caller_threads.close()
+
+    # -- methods for managers; on caller threads
+
+    def create(self, typeid: str, /, *args: Any, **kwds: Any) -> NewReferent:
+        """Make an object of a registered type."""
+        make, exposed, typeids, proxytype = self.registry[typeid]
+        if make is not None:
+            obj = make(*args, **kwds)
+        elif kwds or len(args) != 1:
+            msg = "Without callable, must have one non-keyword argument"
+            raise ValueError(msg)
+        else:
+            obj = args[0]
+        if exposed is None:
+            exposed = public_methods(obj)
+        if typeids is not None:
+            if not isinstance(typeids, dict):
+                msg = f"Method_to_typeid {typeids!r}: type {type(typeids)!s}, not dict"
+                raise TypeError(msg)
+            exposed = [*exposed, *typeids]
+        referent = Referent(
+            self._store,
+            self._caller_threads,
+            obj,
+            exposed,
+            typeids=typeids,
+            make_referent=self.create,
+            thread_neutral=type(obj) in _THREAD_NEUTRAL,
+            rollback=rollback,
+        )
+        self._referents.add(referent)
+        return NewReferent(referent, typeid, tuple(exposed), proxytype)
+
+    def number_of_objects(self) -> int:
+        """Number of objects that any process has a proxy of."""
+        return len(self._referents)
+
+    def debug_info(self) -> str:
+        """Text that lists the objects and how many processes hold each."""
+        found = sorted(self._referents, key=lambda referent: referent.target)
+        return "\n".join(referent.debug_text() for referent in found)
+
+    def prove(self, digest: bytes) -> None:
+        """Check that a connecting manager knows the authkey."""
+        if not hmac.compare_digest(digest, proof(self.authkey, self.address)):
+            msg = "digest received was wrong"
+            raise AuthenticationError(msg)
+
+    def shutdown(self) -> None:
+        """End the server."""
+        # the answer goes out first: an ending process sends what is queued
+        self._stop.set()
+
+
+def public_methods(obj: Any) -> list[str]:
+    """Names of the methods of an object that do not begin with ``_``."""
+    return [n for n in dir(obj) if not n.startswith("_") and callable(getattr(obj, n))]
+
+
+def proof(authkey: bytes, address: str) -> bytes:
+    """Proof of knowing the authkey of the manager at an address: an HMAC-SHA256 of the address."""
+    return hmac.digest(authkey, f"fiber manager {address}".encode(), "sha256")
+
+
+def text_of(address: Address) -> str:
+    """Address of a server as users see it: ``ident/target@url,url``."""
+    return f"{address.ident}/{address.target:x}@{','.join(address.urls)}"
+
+
+def address_of(text: Any) -> Address | None:
+    """Address that :func:`text_of` wrote; None for anything else."""
+    match = _TEXT.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        return None
+    return Address(match[1], tuple(match[3].split(",")), int(match[2], 16), Kind.REFERENT)
+
 
 log = logging.getLogger("fiber")
 

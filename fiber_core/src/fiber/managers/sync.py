@@ -14,9 +14,7 @@ import types
 from collections.abc import Callable, Iterable, MutableMapping, MutableSequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fiber.managers.base import BaseManager
-from fiber.managers.proxies import BaseProxy, MakeProxyType
-from fiber.managers.server import Namespace, Server, Value
+from fiber.managers.base import BaseManager, BaseProxy, MakeProxyType, Namespace, Server, Value
 
 if TYPE_CHECKING:
     from fiber import shared_memory

@@ -11,8 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from fiber._objects.managed import calls, channel
-from fiber._objects.managed.caller_threads import CallerThreads
-from fiber._objects.managed.referent import NewReferent, Referent
+from fiber._objects.managed.referent import CallerThreads, NewReferent, Referent
 from fiber._objects.managed.remote_referent import Call, Caller, current_caller
 from fiber._objects.pipe.packets import PacketSocket
 from fiber._wire.client import PendingCall

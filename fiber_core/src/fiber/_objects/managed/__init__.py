@@ -22,6 +22,6 @@ Threads: one for each caller at the owner (``CallerThreads``), ended when the ca
 30 idle seconds without a channel. Other answers arrive on the handler thread; user code never runs there, finalization
 included. One lock in ``CallerThreads``, held briefly.
 
-``calls``: messages and outcomes; ``caller_threads``: the owner's threads; ``referent``: the owner's
-side; ``remote_referent``: the other processes' side; ``channel``: both ends of such a pipe.
+``calls``: messages and outcomes; ``referent``: the owner's side and its threads; ``remote_referent``: the
+other processes' side; ``channel``: both ends of such a pipe.
 """

@@ -25,7 +25,7 @@ from fiber._wire.frames import Buffer
 from fiber.exceptions import PeerLostError
 
 if TYPE_CHECKING:
-    from fiber._objects.managed.remote_referent import RemoteReferent
+    from fiber._objects.remote_object import RemoteObject
     from fiber._objects.store import Store
 
 log = logging.getLogger("fiber")
@@ -90,7 +90,7 @@ class Channel:
         return Answer(head), answer
 
 
-def opened(store: Store, remote: RemoteReferent, caller: int) -> Channel | None:
+def opened(store: Store, remote: RemoteObject, caller: int) -> Channel | None:
     """Open a channel to the process of an object; None where that is not of this host.
 
     Args:

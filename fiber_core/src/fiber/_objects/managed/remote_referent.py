@@ -22,7 +22,6 @@ from fiber.exceptions import PeerLostError, TransportError
 
 if TYPE_CHECKING:
     from fiber._objects.address import Address
-    from fiber._objects.managed.caller_threads import CallerThreads
     from fiber._objects.managed.channel import Channel
     from fiber._objects.owner_connection import Owner
     from fiber._objects.store import Store
@@ -80,11 +79,9 @@ class Caller:
         channel = self._channels.get(owner)
         return owner in self._opening or (channel is not None and channel.is_busy)
 
-    def add_local_thread(self, caller_threads: CallerThreads) -> None:
-        """Note that this process has a thread for it."""
-        self._threads.setdefault(
-            caller_threads, functools.partial(caller_threads.end_soon, self.number)
-        )
+    def add_local_thread(self, end_soon: Callable[[int], object]) -> None:
+        """Note that this process has a thread for it, which a call with its number ends."""
+        self._threads.setdefault(end_soon, functools.partial(end_soon, self.number))
 
 
 def _end_threads(threads: dict[Any, Callable[[], Any]]) -> None:
