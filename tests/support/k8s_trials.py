@@ -52,7 +52,7 @@ if __name__ == "__main__":
 _FIRST = """
 import sys, time
 import fiber
-import fiber.cli.gc
+import fiber.cli.runs
 from fiber.cli.main import main
 from fiber.cli.session import Session
 from fiber.exceptions import BackendError

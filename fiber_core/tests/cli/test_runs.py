@@ -80,7 +80,7 @@ def test_a_job_answers_again_and_again_for_the_runs_of_its_host_until_it_is_let_
     assert (first.outer, first.description["job"]) == ("0000000b", "job-1")
     assert not asker.trouble
     asker.close()
-    assert asker._process.returncode is not None
+    assert asker._command._process.returncode is not None
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_one_run_there_is_asked_whatever_its_status_socket_answers(elsewhere):
 @pytest.mark.parametrize(
     "program, patience, said",
     [
-        ("print('welcome')", 60, "its command there has ended"),
+        ("print('welcome')", 60, "the command there ended with 0"),
         ("print('{')", 60, "Expecting property name"),
         ("input(); print('welcome', flush=True); input()", 0.5, "it takes too long"),
     ],

@@ -1,8 +1,8 @@
 """The ``fiber`` command.
 
 ``main`` is the program, which finds its sub-commands. Each of the core's is the object ``command`` of
-the module of its name (``fiber top`` is in ``top``), but for those that ``jobs`` and ``installation`` have; it
-is imported when it is called. Plugins add others by the hook ``fiber_commands``. The other modules:
+the module of its name (``fiber top`` is in ``top``), but for those that ``jobs``, ``runs``, ``dashboard`` and
+``installation`` have; it is imported when it is called. Plugins add others by the hook ``fiber_commands``. The other modules:
 
 ============ =========================================================================
 main         the program: logging, errors, exit codes, sub-commands that are imported on use
@@ -11,7 +11,7 @@ options      options shared by commands, parsers of their values, options that b
 session      settings, plugins and backend of one command; runs that it begins
 jobs         commands for jobs, and looking them up
 installation commands for what is installed and set
-runs         runs of this host, and those whose programs are jobs on other hosts
+runs         runs of this host, and those whose programs are jobs on other hosts; ``gc``
 watch        events of jobs, signals and answers on the terminal in one queue
 ============ =========================================================================
 

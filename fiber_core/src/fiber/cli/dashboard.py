@@ -1,4 +1,4 @@
-"""``fiber dashboard``: a page on which people see what their runs do."""
+"""``fiber dashboard`` and ``fiber metrics``: what runs do, served to browsers and to Prometheus."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import contextlib
 import threading
 import time
 import webbrowser
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from fiber.cli import output
 from fiber.cli.options import BackendCommand, backend_option
 from fiber.cli.output import note
 from fiber.exceptions import FiberError
@@ -137,3 +138,47 @@ def _run(ident: str, described: dict[str, Any], connect: Callable[[], Connection
         created=described.get("created"),
         connect=connect,
     )
+
+
+@click.command("metrics", short_help="Serve metrics of runs for Prometheus.")
+@click.option(
+    "--listen", metavar="HOST:PORT", default="127.0.0.1:9464", help="Where they are served."
+)
+@click.option("--once", is_flag=True, help="Print them once.")
+@click.option("--grafana", is_flag=True, help="Print a dashboard of them for Grafana.")
+@click.argument("run", metavar="[RUN]", default="")
+def metrics(run: str, listen: str, once: bool, grafana: bool) -> None:
+    """Serve metrics of your runs whose programs are on this host, at /metrics, until Ctrl-C.
+
+    RUN, an id or the beginning of one, is for one of them. A program serves its own where the setting
+    metrics names an address: FIBER_METRICS=0.0.0.0:9464.
+    """
+    from fiber._watch.metrics import MetricsServer, dashboard, registry_of
+
+    if grafana:
+        output.as_json(dashboard())
+        return
+    registry = registry_of(lambda: _statuses(run))
+    if once:
+        from prometheus_client import generate_latest
+
+        click.echo(generate_latest(registry).decode(), nl=False)
+        return
+    with contextlib.closing(MetricsServer(registry, listen)) as server:
+        note(f"metrics are at {server.url}; Ctrl-C ends this")
+        threading.Event().wait()
+
+
+def _statuses(word: str) -> Iterator[Mapping[str, Any]]:
+    from fiber._watch.status import Asker
+    from fiber.cli.runs import find_runs
+    from fiber.model import Timing
+
+    runs: Iterable[Any] = ()
+    # a run of that word may come, and go
+    with contextlib.suppress(FiberError):
+        runs = find_runs(word)
+    for run in runs:
+        # it may have ended, or be another host's
+        with contextlib.suppress(FiberError), Asker(run.folder, Timing().parent_answer) as asker:
+            yield asker.status()

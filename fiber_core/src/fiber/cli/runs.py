@@ -4,7 +4,8 @@
 reaches them, :class:`JobAsker` is the connection to one: a ``fiber exec`` of its own, with ``fiber top
 --answer`` at the other end, for which :func:`answer_requests` works. A request is an empty line, and its
 answer a line of JSON; :class:`JobConnection` has lines that one run is asked by its status socket. Whoever
-asks can change nothing, and a job that is not asked any more for a while ends what answers.
+asks can change nothing, and a job that is not asked any more for a while ends what answers. ``fiber gc`` removes
+what ended runs left.
 """
 
 from __future__ import annotations
@@ -19,17 +20,20 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import click
 
 from fiber._agent import rundir
 from fiber._agent.job.config import MODULE
-from fiber._base.threads import SerialExecutor
-from fiber.backend_parts.liveness import Liveness, liveness_of
+from fiber._base.threads import Deadline, SerialExecutor
+from fiber.backend_parts.liveness import Liveness, liveness_of, owner_of
 from fiber.cli.jobs import find_job, list_jobs
-from fiber.cli.options import loaded_plugins
+from fiber.cli.options import BackendCommand, backend_option, loaded_plugins
+from fiber.cli.output import note
 from fiber.cli.session import Session
 from fiber.exceptions import BackendError, FiberError
 from fiber.model import JobState, Timing
@@ -131,6 +135,71 @@ class Answer:
     when: float
 
 
+class _JobCommand:
+    """A command in a job, which answers each line with a line; for one thread but for :meth:`close`.
+
+    Args:
+        words: the command, with its way there.
+        environ: its environment here.
+    """
+
+    def __init__(self, words: Sequence[str], environ: Mapping[str, str]) -> None:
+        self._rest = b""
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the command
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=environ
+        )
+
+    def ask(self, request: bytes, begins: bytes, timeout: float | None = None) -> bytes:
+        """Return the next line with that beginning; a shell there may print what it likes.
+
+        Raises:
+            OSError: the command has ended, with its last words; or takes too long.
+            ValueError: it was closed.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        deadline = Deadline(timeout)
+        # one that has ended says why
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(request + b"\n")
+            self._process.stdin.flush()
+        while True:
+            line, is_whole, rest = self._rest.partition(b"\n")
+            if is_whole:
+                self._rest = rest
+                if line.startswith(begins):
+                    return line
+            elif not select.select([self._process.stdout], [], [], deadline.left)[0]:
+                msg = "it takes too long"
+                raise TimeoutError(msg)
+            elif data := os.read(self._process.stdout.fileno(), 2**20):
+                self._rest += data
+            else:
+                raise ConnectionError(self._last_words())
+
+    def _last_words(self) -> str:
+        code = self._process.wait()
+        self._errors.seek(0)
+        said = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+        return said[-1] if said else f"the command there ended with {code}"
+
+    def end(self) -> None:
+        """End it, so that :meth:`ask` returns; on any thread; idempotent."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        self._process.terminate()
+        self._process.wait()
+
+    def close(self) -> None:
+        """End it, and release what is left; idempotent."""
+        assert self._process.stdout is not None
+        self.end()
+        self._process.stdout.close()
+        self._errors.close()
+
+
 class JobAsker:
     """A command in a job, which tells of the runs there.
 
@@ -158,23 +227,14 @@ class JobAsker:
         self.failure = ""
         self._answered = threading.Event()
         self._answered.set()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the command
-        self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=environ
-        )
-        self._thread = threading.Thread(target=self._read, name="fiber-top-job", daemon=True)
-        self._thread.start()
+        self._command = _JobCommand(words, environ)
+        self._executor = SerialExecutor("fiber-top-job")
 
     def ask(self) -> None:
         """Ask once more, unless an answer is due; does not wait."""
-        if self.failure or not self._answered.is_set():
-            return
-        self._answered.clear()
-        assert self._process.stdin is not None
-        # one that has ended says why, on its thread
-        with contextlib.suppress(OSError):
-            self._process.stdin.write(b"\n")
-            self._process.stdin.flush()
+        if not self.failure and self._answered.is_set():
+            self._answered.clear()
+            self._executor.submit(self._ask)
 
     def wait(self, deadline: float) -> None:
         """Wait until it has answered, or cannot, or until a moment on the monotonic clock."""
@@ -194,20 +254,17 @@ class JobAsker:
 
     def close(self) -> None:
         """End the command; idempotent."""
-        _end(self._process)
-        self._thread.join()
-        self._errors.close()
+        self._command.end()
+        self._executor.close()
+        self._command.close()
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
-            for line in lines:
-                self._take(line)
-        code = self._process.wait()
-        self._errors.seek(0)
-        said = self._errors.read().decode("utf-8", "replace").strip().splitlines()
-        self.failure = said[-1] if said else f"the command there ended with {code}"
-        self.answers = ()
+    def _ask(self) -> None:
+        """On the executor's thread, since the platform may take its time."""
+        try:
+            # an answer of Fiber's is a list
+            self._take(self._command.ask(b"", b"["))
+        except (OSError, ValueError) as error:
+            self.failure, self.answers = str(error), ()
         self._answered.set()
 
     def _take(self, line: bytes) -> None:
@@ -225,25 +282,12 @@ class JobAsker:
             )
             # other programs of this user may be on its host; one that was started by hand names no run
             outer = {one.id: str(one.description.get("outer") or "") for one in found}
-            meant = self.run if self.run in outer.values() else ""
-            self.answers = tuple(one for one in found if outer[one.id] == meant)
         except (ValueError, TypeError, KeyError, RecursionError):
-            # a shell there may print what it likes; an answer of Fiber's is a list
-            if line.startswith(b"["):
-                self.failure = _UNREADABLE
-                self._answered.set()
+            self.failure = _UNREADABLE
             return
+        meant = self.run if self.run in outer.values() else ""
+        self.answers = tuple(one for one in found if outer[one.id] == meant)
         self.has_answered = True
-        self._answered.set()
-
-
-def _end(command: subprocess.Popen[bytes]) -> None:
-    """End a command that is given requests, and wait for it; idempotent."""
-    assert command.stdin is not None
-    with contextlib.suppress(OSError):
-        command.stdin.close()
-    command.terminate()
-    command.wait()
 
 
 class JobConnection:
@@ -261,14 +305,9 @@ class JobConnection:
     ) -> None:
         self._run = run
         self._timeout = timeout
-        self._rest = b""
-        self._process = subprocess.Popen(
-            words,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environ,
-        )
+        self._command = _JobCommand(words, environ)
+        #: ends the command
+        self.close = self._command.close
 
     def ask(self, what: str, **facts: object) -> dict[str, Any]:
         """Return what its program answers; see ``fiber._watch.status.Asker``.
@@ -276,46 +315,15 @@ class JobConnection:
         Raises:
             FiberError: there is no answer.
         """
-        assert self._process.stdin is not None
+        request = json.dumps({"run": self._run, "ask": what, **facts}).encode()
         try:
-            request = {"run": self._run, "ask": what, **facts}
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
-            answer: dict[str, Any] = self._next()
+            answer: dict[str, Any] = json.loads(self._command.ask(request, b"{", self._timeout))
         except (OSError, ValueError) as error:
             msg = f"the job that tells of run {self._run} does not answer: {error}"
             raise FiberError(msg) from error
         if "error" in answer:
             raise FiberError(answer["error"])
         return answer
-
-    def close(self) -> None:
-        """End the command."""
-        assert self._process.stdout is not None
-        _end(self._process)
-        self._process.stdout.close()
-
-    def _next(self) -> dict[str, Any]:
-        """The next line that is an answer; a shell there may print what it likes."""
-        assert self._process.stdout is not None
-        deadline = time.monotonic() + self._timeout
-        while True:
-            line, is_whole, rest = self._rest.partition(b"\n")
-            if is_whole:
-                self._rest = rest
-                if line.startswith(b"{"):
-                    found: dict[str, Any] = json.loads(line)
-                    return found
-                continue
-            left = max(0.0, deadline - time.monotonic())
-            if not select.select([self._process.stdout], [], [], left)[0]:
-                msg = "it takes too long"
-                raise TimeoutError(msg)
-            data = os.read(self._process.stdout.fileno(), 2**20)
-            if not data:
-                msg = "its command there has ended"
-                raise ConnectionError(msg)
-            self._rest += data
 
 
 def runs_elsewhere(run: str, backend: str | None, command: str) -> tuple[str, RemoteRuns]:
@@ -539,3 +547,79 @@ class _Relay:
         """Close the connections."""
         for asker in self._askers.values():
             asker.close()
+
+
+@click.command("gc", cls=BackendCommand, short_help="Remove what ended runs left.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@backend_option
+@click.pass_context
+def gc(ctx: click.Context, dry_run: bool, backend: str | None) -> None:
+    """Remove runs whose program has died, and detached runs whose jobs have all ended.
+
+    That is their logs, their folders on this host, and whatever else they left on their backend.
+    Runs that began on this host are looked at, of all backends or of the one that is named; and
+    on the backend in use, where it can tell, those that began elsewhere.
+    """
+    plugins = loaded_plugins()
+    only = None if backend is None else plugins.find_backend(backend).name
+    failed, printed = False, set[str]()
+    for folder, description in rundir.runs():
+        name = str(description.get("backend", ""))
+        if only not in {None, name}:
+            continue
+        try:
+            why = _collect(plugins, name, folder, description, dry_run=dry_run)
+        except FiberError as error:
+            # the others can still be collected
+            note(f"run {folder.name} is kept: {error}")
+            failed = True
+            continue
+        if why:
+            printed.add(folder.name)
+            _print(folder.name, why, dry_run=dry_run)
+    _sweep(backend, printed, dry_run=dry_run)
+    ctx.exit(1 if failed else 0)
+
+
+def _sweep(backend: str | None, printed: AbstractSet[str], *, dry_run: bool) -> None:
+    with Session.load(backend).open_backend() as loaded:
+        for run_id in loaded.sweep(dry_run=dry_run):
+            if run_id not in printed:
+                _print(run_id, "whoever began it is gone", dry_run=dry_run)
+
+
+def _print(run_id: str, why: str, *, dry_run: bool) -> None:
+    click.echo(f"{'Would remove' if dry_run else 'Removed'} run: {run_id} ({why})")
+
+
+def _collect(
+    plugins: Plugins, backend: str, folder: Path, description: dict[str, Any], *, dry_run: bool
+) -> str:
+    """Remove a run if it is over; returns the reason, "" where it is not over."""
+    program = liveness_of(folder)
+    if program is Liveness.ALIVE:
+        # it may be about to submit the job of a detached run
+        return ""
+    if program is Liveness.UNKNOWN:
+        owner = owner_of(folder)
+        process = "" if owner is None else f", process {owner.pid} of {owner.host},"
+        note(
+            f"run {folder.name} is kept: nothing seen from here proves that its "
+            f"program{process} has ended; run fiber gc where it ran, or remove {folder}"
+        )
+        return ""
+    settings = dict(description.get("settings") or {})
+    origin = f"of this run, which process {description.get('pid')} began"
+    session = Session.load(backend, plugins=plugins, settings=settings, origin=origin)
+    with session.open_backend() as loaded:
+        if description.get("detached"):
+            jobs = list_jobs(loaded, folder.name)
+            if not all(item.status.state.is_terminal for item in jobs):
+                return ""
+            why = "its jobs have ended"
+        else:
+            why = f"its program, process {description.get('pid')}, has died"
+        if not dry_run:
+            loaded.cleanup(folder.name)
+            rundir.remove(folder)
+    return why
