@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from fiber.model import Capabilities
-from fiber.testing import LEVELS
+from fiber.testing.kit import LEVELS
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 RESULTS = REFERENCE / "conformance"

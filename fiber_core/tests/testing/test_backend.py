@@ -27,7 +27,7 @@ from fiber.testing import (
     Witness,
 )
 from fiber.testing.fakes import CAPABILITIES
-from fiber.testing.kit.driver import Driver
+from fiber.testing.kit.platform import Driver
 
 RUN = "0123abcd"
 _DEAD = JobStatus(

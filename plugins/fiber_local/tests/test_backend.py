@@ -24,7 +24,7 @@ from fiber.model import (
     Timing,
 )
 from fiber.testing import FakeProvider
-from fiber.testing.kit import driver as kit
+from fiber.testing.kit import platform as kit
 from fiber_local.config import LocalConfig
 from owners import REMOTE
 from supervised import is_alive, until_gone
@@ -266,7 +266,7 @@ def test_a_worker_has_its_masters_supervisor_start_its_jobs(driver, tmp_path, mo
 WORKER = """
 import psutil
 from fiber.model import BackendContext
-from fiber.testing.kit.driver import Driver
+from fiber.testing.kit.platform import Driver
 from fiber_local.backend import LocalBackend
 
 def run(directory, code):

@@ -12,7 +12,7 @@ import pytest
 from fiber.exceptions import BackendUnavailableError
 from fiber.model import JobState, Reason, ReasonKind
 from fiber.testing import programs
-from fiber.testing.kit.driver import Driver
+from fiber.testing.kit.platform import Driver
 from fiber_ssh import agent_link, exec_channel
 from fiber_ssh.config import SshConfig
 from fiber_ssh.exec_channel import agent_archive

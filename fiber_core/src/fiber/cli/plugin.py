@@ -215,7 +215,7 @@ def passed(results: Mapping[str, Any]) -> bool:
 def show(results: Mapping[str, Any]) -> None:
     """Print a table of levels, the measurements, and the failures."""
     from fiber.cli.output import table
-    from fiber.testing import LEVELS
+    from fiber.testing.kit import LEVELS
 
     rows = []
     for level, about in LEVELS.items():

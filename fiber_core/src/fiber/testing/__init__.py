@@ -48,16 +48,6 @@ __all__ = [
     "Witness",
 ]
 
-#: subject of each level of the kits; here, so that the command lists them without pytest
-LEVELS = {
-    1: "metadata and lazy import",
-    2: "lifecycle, with out-of-band checks",
-    3: "the core API through the backend",
-    4: "faults, with detection times",
-    5: "scale, with counted engine calls",
-    6: "any order of calls",
-}
-
 _HOMES = {
     "BackendConformance": "kit.backend",
     "FakeBackend": "fakes",

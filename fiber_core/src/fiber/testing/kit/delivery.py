@@ -16,8 +16,7 @@ import pytest
 from fiber.exceptions import BackendError
 from fiber.model import Job, ReachKind
 from fiber.testing import programs
-from fiber.testing.kit.driver import Driver
-from fiber.testing.kit.platform import Platform
+from fiber.testing.kit.platform import Driver, Platform
 
 _HARD = (
     "",

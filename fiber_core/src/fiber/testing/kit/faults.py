@@ -17,8 +17,7 @@ from fiber.abc import Backend
 from fiber.model import Job, JobState, JobStatus, ReasonKind
 from fiber.testing import programs
 from fiber.testing.kit.core import Master, Programs
-from fiber.testing.kit.driver import Driver
-from fiber.testing.kit.platform import Platform
+from fiber.testing.kit.platform import Driver, Platform
 from fiber.testing.witness import Witness
 
 Measure = Callable[[str, float], None]

@@ -14,8 +14,7 @@ from fiber.abc import Backend
 from fiber.exceptions import BackendUnavailableError, SubmitError, UnknownJobError
 from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
 from fiber.testing import programs
-from fiber.testing.kit.driver import Driver, is_gone
-from fiber.testing.kit.platform import Platform
+from fiber.testing.kit.platform import Driver, Platform, is_gone
 from fiber.testing.witness import Witness
 
 # ruff: noqa: D102  a test's name is its sentence

@@ -38,8 +38,7 @@ from fiber.model import (
     Volume,
 )
 from fiber.testing import programs
-from fiber.testing.kit.driver import Driver
-from fiber.testing.kit.platform import Platform
+from fiber.testing.kit.platform import Driver, Platform
 
 _ENTRIES = "fiber.testing.programs"
 
