@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from fiber._ring.controller import MemberProtocol, Outcome
+from fiber._ring.controller import JobThreads, MemberProtocol, Outcome, jobs_of
 from fiber._ring.events import StartRun, StartWorker
 from fiber._ring.member import MemberSpec
 from fiber._ring.model import Failure, Group, RingPhase, RingStatus, RingTiming
-from fiber._ring.workers import JobThreads, WorkerHandle, failed_process, jobs_of
+from fiber._ring.workers import WorkerHandle, failed_process
 from fiber.exceptions import SubmitError
 from fiber.model import Gang, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 @hookimpl
 def fiber_ring_frameworks() -> Iterable[RingFramework]:
     """Return the core's frameworks, which a program without rings does not import."""
-    from fiber._ring.frameworks import built_in
+    from fiber._ring.frameworks.horovod import Horovod
+    from fiber._ring.frameworks.others import MPI, Jax, MXNet, TensorFlow, XGBoost
+    from fiber._ring.frameworks.torch import DeepSpeed, Torch
 
-    return built_in()
+    return [DeepSpeed(), Horovod(), Jax(), MPI(), MXNet(), TensorFlow(), Torch(), XGBoost()]

@@ -4,7 +4,7 @@
 callbacks that other threads post, and the machine's deadlines. A :class:`~fiber._ring.workers.GangProtocol` translates
 between members' messages and the machine's events: :class:`MemberProtocol` is that of rings, and
 :class:`fiber._ring.mpi.run.MpiProtocol` that of a run of mpirun. :class:`Outcome` is what users
-wait for.
+wait for. Calls to the platform block, so :class:`JobThreads` makes them off the controller's thread.
 
 Apart from ``ring``, which is what users call: this is the thread and the processes behind it.
 """
@@ -19,12 +19,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import util
 from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
 from fiber._base.threads import SharedLoop, in_turns
 from fiber._ring import events
+from fiber._ring.events import Command, StartWorker
 from fiber._ring.machine import RingMachine
 from fiber._ring.member import MemberProcess, MemberSpec, MemberThread
 from fiber._ring.model import Failure, Group, Policy, RingStatus
@@ -42,15 +44,14 @@ from fiber._ring.rendezvous import Join, Round
 from fiber._ring.workers import (
     Connections,
     GangProtocol,
-    JobThreads,
     WorkerHandle,
     failed_process,
-    jobs_of,
     start_failure,
     user_failure,
 )
 from fiber.connection import Connection, Pipe
-from fiber.model import JobState
+from fiber.exceptions import FiberError
+from fiber.model import Gang, JobState
 from fiber.process import Process
 
 if TYPE_CHECKING:
@@ -284,6 +285,135 @@ log = logging.getLogger("fiber")
 
 #: intervals without a turn after which this process is taken to have been stopped or asleep
 _MISSED_TURNS = 3
+
+
+#: calls to the platform at once
+_MAX_THREADS = 16
+
+
+def jobs_of(commands: Sequence[Command]) -> list[StartWorker]:
+    """The workers of a step that are jobs."""
+    return [one for one in commands if isinstance(one, StartWorker) and not one.group.is_caller]
+
+
+class JobThreads:
+    """Thread pool for calls to the platform: submits and ends a ring's jobs.
+
+    Args:
+        runtime: of the process that starts the ring.
+        gang: what the workers are.
+        listener: receives the jobs' events.
+        gang_timeout: seconds within which all workers of one step must be placed; None where
+            fewer are enough, so that they are no gang.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        gang: GangProtocol,
+        listener: RingController,
+        gang_timeout: float | None,
+    ) -> None:
+        self._gang_timeout = gang_timeout
+        self._runtime = runtime
+        self._gang = gang
+        self._listener = listener
+        self._is_closed = False
+        # gang of each worker that is to be submitted
+        self._gangs: dict[int, Gang] = {}
+        # starts its threads with the first calls
+        self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="fiber-ring-job")
+
+    def assign_gangs(self, commands: Sequence[StartWorker]) -> None:
+        """Make one gang of all workers that are started in one step."""
+        numbers = [one.worker for one in commands]
+        if numbers and self._gang_timeout is not None:
+            name = f"{self._gang.name}-{numbers[0]}"
+            gang = Gang(name=name, size=len(numbers), timeout=self._gang_timeout)
+            self._gangs.update(dict.fromkeys(numbers, gang))
+
+    def calls(self, commands: Sequence[StartWorker]) -> list[list[StartWorker]]:
+        """The workers of one step by the calls that submit them.
+
+        A gang is one call where the platform takes several jobs in one, which may make one of them.
+        """
+        is_gang = len(commands) > 1 and commands[0].worker in self._gangs
+        if is_gang and self._runtime.launcher.takes_many:
+            return [list(commands)]
+        return [[one] for one in commands]
+
+    def launch(self, commands: Sequence[StartWorker]) -> None:
+        """Submit workers' jobs, in one call, on the calling thread.
+
+        Raises:
+            Exception: an error of pickling the spec; the platform's go to the listener.
+        """
+        made = [self._make(command) for command in commands]
+        jobs = [(process, options) for process, options, _, _ in made]
+        found: Sequence[Child | BaseException] = ()
+        try:
+            found = self._runtime.launcher.launch_many(jobs)
+        except FiberError as error:
+            found = [error] * len(jobs)
+        finally:
+            for _, _, ours, theirs in made:
+                for end in (*theirs, *(() if found else ours)):
+                    end.close()
+        for command, (process, _, ours, _), child in zip(commands, made, found, strict=True):
+            if isinstance(child, BaseException):
+                for end in ours:
+                    end.close()
+                self._listener.not_launched(command.worker, child)
+            else:
+                self._listener.launched(command.worker, child, process, ours)
+
+    def _make(
+        self, command: StartWorker
+    ) -> tuple[Process, dict[str, Any], list[Connection], list[Connection]]:
+        """A worker's process, the options of its job, and the two ends of each pipe."""
+        group, number = command.group, command.worker
+        pairs = [Pipe() for _ in range(group.slots)]
+        ours, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        process = self._gang.process(list(theirs), command.seat)
+        options = {
+            "resources": group.resources,
+            "image": group.image,
+            "volumes": group.volumes,
+            "processes": group.slots,
+            "gang": self._gangs.pop(number, None),
+            "on_status": lambda child, status: self._listener.job_changed(number, child, status),
+        }
+        return process, options, ours, theirs
+
+    def launch_in_background(self, commands: Sequence[StartWorker]) -> None:
+        """Submit workers' jobs, in one call, on a thread of the pool."""
+        self._threads.submit(self._launch_and_report, commands)
+
+    def _launch_and_report(self, commands: Sequence[StartWorker]) -> None:
+        try:
+            self.launch(commands)
+        except Exception as error:
+            for command in commands:
+                self._listener.not_launched(command.worker, error)
+
+    def submit(self, action: Callable[[], None]) -> None:
+        """Call a function on a thread of the pool, or directly once closed; errors are logged."""
+        if self._is_closed:
+            _try(action)
+        else:
+            self._threads.submit(_try, action)
+
+    def close(self) -> None:
+        """Wait for all calls; later ones are made on the calling thread."""
+        self._is_closed = True
+        self._threads.shutdown(wait=True)
+
+
+def _try(action: Callable[[], None]) -> None:
+    try:
+        action()
+    except FiberError as error:
+        log.warning("fiber: a member could not be ended, and will be again: %s", error)
 
 
 class RingController:

@@ -1,39 +1,28 @@
-"""Handles of a ring's workers (job, pipes, messages so far), and the threads that start jobs.
-
-Calls to the platform block, so :class:`JobThreads` makes them off the controller's thread.
-:class:`WorkerHandle` is used on the controller's thread alone.
-"""
+"""Handles of a gang's workers (job, pipes, messages so far), used on the controller's thread; and its protocol."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import pickle
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fiber._base import values
-from fiber._ring.events import Command, Event, StartWorker
+from fiber._ring.events import Command, Event
 from fiber._ring.model import Failure, Group
 from fiber._ring.protocol import Hello, Leave, Raised, StateReply
-from fiber.connection import Connection, Pipe
-from fiber.exceptions import FiberError
-from fiber.model import Gang, JobState
+from fiber.connection import Connection
+from fiber.model import JobState
 from fiber.process import Process
 
 if TYPE_CHECKING:
     from fiber._base.threads import Timer
     from fiber._launch.child import Child
-    from fiber._ring.controller import RingController
     from fiber._ring.member import MemberThread
-    from fiber._runtime.runtime import Runtime
     from fiber.model import JobStatus
 
 log = logging.getLogger("fiber")
-
-#: calls to the platform at once
-_MAX_THREADS = 16
 
 
 @values.frozen(kw_only=True)
@@ -81,131 +70,6 @@ class GangProtocol(Protocol):
 
     def results(self) -> list[bytes]:
         """Return the pickled results, by rank."""
-
-
-def jobs_of(commands: Sequence[Command]) -> list[StartWorker]:
-    """The workers of a step that are jobs."""
-    return [one for one in commands if isinstance(one, StartWorker) and not one.group.is_caller]
-
-
-class JobThreads:
-    """Thread pool for calls to the platform: submits and ends a ring's jobs.
-
-    Args:
-        runtime: of the process that starts the ring.
-        gang: what the workers are.
-        listener: receives the jobs' events.
-        gang_timeout: seconds within which all workers of one step must be placed; None where
-            fewer are enough, so that they are no gang.
-    """
-
-    def __init__(
-        self,
-        runtime: Runtime,
-        gang: GangProtocol,
-        listener: RingController,
-        gang_timeout: float | None,
-    ) -> None:
-        self._gang_timeout = gang_timeout
-        self._runtime = runtime
-        self._gang = gang
-        self._listener = listener
-        self._is_closed = False
-        # gang of each worker that is to be submitted
-        self._gangs: dict[int, Gang] = {}
-        # starts its threads with the first calls
-        self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="fiber-ring-job")
-
-    def assign_gangs(self, commands: Sequence[StartWorker]) -> None:
-        """Make one gang of all workers that are started in one step."""
-        numbers = [one.worker for one in commands]
-        if numbers and self._gang_timeout is not None:
-            name = f"{self._gang.name}-{numbers[0]}"
-            gang = Gang(name=name, size=len(numbers), timeout=self._gang_timeout)
-            self._gangs.update(dict.fromkeys(numbers, gang))
-
-    def calls(self, commands: Sequence[StartWorker]) -> list[list[StartWorker]]:
-        """The workers of one step by the calls that submit them.
-
-        A gang is one call where the platform takes several jobs in one, which may make one of them.
-        """
-        is_gang = len(commands) > 1 and commands[0].worker in self._gangs
-        if is_gang and self._runtime.launcher.takes_many:
-            return [list(commands)]
-        return [[one] for one in commands]
-
-    def launch(self, commands: Sequence[StartWorker]) -> None:
-        """Submit workers' jobs, in one call, on the calling thread.
-
-        Raises:
-            Exception: an error of pickling the spec; the platform's go to the listener.
-        """
-        made = [self._make(command) for command in commands]
-        jobs = [(process, options) for process, options, _, _ in made]
-        found: Sequence[Child | BaseException] = ()
-        try:
-            found = self._runtime.launcher.launch_many(jobs)
-        except FiberError as error:
-            found = [error] * len(jobs)
-        finally:
-            for _, _, ours, theirs in made:
-                for end in (*theirs, *(() if found else ours)):
-                    end.close()
-        for command, (process, _, ours, _), child in zip(commands, made, found, strict=True):
-            if isinstance(child, BaseException):
-                for end in ours:
-                    end.close()
-                self._listener.not_launched(command.worker, child)
-            else:
-                self._listener.launched(command.worker, child, process, ours)
-
-    def _make(
-        self, command: StartWorker
-    ) -> tuple[Process, dict[str, Any], list[Connection], list[Connection]]:
-        """A worker's process, the options of its job, and the two ends of each pipe."""
-        group, number = command.group, command.worker
-        pairs = [Pipe() for _ in range(group.slots)]
-        ours, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        process = self._gang.process(list(theirs), command.seat)
-        options = {
-            "resources": group.resources,
-            "image": group.image,
-            "volumes": group.volumes,
-            "processes": group.slots,
-            "gang": self._gangs.pop(number, None),
-            "on_status": lambda child, status: self._listener.job_changed(number, child, status),
-        }
-        return process, options, ours, theirs
-
-    def launch_in_background(self, commands: Sequence[StartWorker]) -> None:
-        """Submit workers' jobs, in one call, on a thread of the pool."""
-        self._threads.submit(self._launch_and_report, commands)
-
-    def _launch_and_report(self, commands: Sequence[StartWorker]) -> None:
-        try:
-            self.launch(commands)
-        except Exception as error:
-            for command in commands:
-                self._listener.not_launched(command.worker, error)
-
-    def submit(self, action: Callable[[], None]) -> None:
-        """Call a function on a thread of the pool, or directly once closed; errors are logged."""
-        if self._is_closed:
-            _try(action)
-        else:
-            self._threads.submit(_try, action)
-
-    def close(self) -> None:
-        """Wait for all calls; later ones are made on the calling thread."""
-        self._is_closed = True
-        self._threads.shutdown(wait=True)
-
-
-def _try(action: Callable[[], None]) -> None:
-    try:
-        action()
-    except FiberError as error:
-        log.warning("fiber: a member could not be ended, and will be again: %s", error)
 
 
 class WorkerHandle:

@@ -129,15 +129,6 @@ def _cpus() -> int:
     return cpu_count()
 
 
-def built_in() -> list[RingFramework]:
-    """Return the core's frameworks."""
-    from fiber._ring.frameworks.horovod import Horovod
-    from fiber._ring.frameworks.others import MPI, Jax, MXNet, TensorFlow, XGBoost
-    from fiber._ring.frameworks.torch import DeepSpeed, Torch
-
-    return [DeepSpeed(), Horovod(), Jax(), MPI(), MXNet(), TensorFlow(), Torch(), XGBoost()]
-
-
 def frameworks() -> Mapping[str, RingFramework]:
     """Return all installed frameworks, by name.
 
