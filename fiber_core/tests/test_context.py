@@ -18,6 +18,7 @@ import fiber.context
 from commands import ran
 from fiber._agent.supervisor import preload
 from fiber._base.interpreter import choose_start_method
+from fiber.model import ResourceRequest
 from waiting import PATIENCE
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
@@ -143,6 +144,35 @@ def test_modules_are_preloaded_by_the_backend_once(monkeypatch):
     assert seen[2:] == [("fiber._objects.pipe",), ("fiber.connection",)]
     with pytest.raises(TypeError, match="must be a list of strings"):
         fiber.set_forkserver_preload([multiprocessing])
+
+
+def test_libraries_of_the_main_module_are_preloaded_unless_others_are_asked_for(monkeypatch):
+    monkeypatch.setattr(preload, "_requested", ["__main__"])
+    seen, loaded, libraries = [], {}, ["numpy"]
+    requests = preload.PreloadRequests(
+        SimpleNamespace(preload=seen.append), loaded, main=lambda: libraries
+    )
+    jobs = [
+        [SimpleNamespace(resources=ResourceRequest())],
+        [SimpleNamespace(resources=ResourceRequest(cpu=1))],
+    ]
+    # a job with a number of CPUs sets that of its libraries' threads before it imports them
+    for step, specs in enumerate((jobs[1], jobs[0], jobs[0]), 1):
+        loaded[f"imported before {step}"] = None
+        requests.send(specs)
+    assert seen == [("numpy",)]
+    libraries.append("torch")
+    requests.send(jobs[0])
+    assert len(seen) == 1, "nothing was imported since"
+    # the supervisor does not find modules of other folders at the same place
+    loaded["torch"] = None
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "path", [*sys.path, "/another"])
+        requests.send(jobs[0])
+    for modules in ([], ["decimal", "__main__"]):
+        fiber.set_forkserver_preload(modules)
+        requests.send(jobs[0])
+    assert seen[1:] == [("decimal", "torch")]
 
 
 PROGRAM = """

@@ -218,9 +218,14 @@ class BaseContext(_stdlib.BaseContext):
         spawn.set_executable(executable)
 
     def set_forkserver_preload(self, module_names: list[str]) -> None:
-        """Import modules once in the process that children are forked from.
+        """Import modules once in the process that children are forked from, with this process's environment.
 
         A hint: a backend that does not fork ignores it.
+
+        Args:
+            module_names: names of modules, in place of the default ``["__main__"]``. This stands for the modules of
+                installed packages to which the main module, or one of the program that it uses, refers when a
+                process starts; the program's own modules are loaded by each child.
 
         Raises:
             TypeError: they are not names.
@@ -230,8 +235,7 @@ class BaseContext(_stdlib.BaseContext):
             raise TypeError(msg)
         from fiber._agent.supervisor import preload
 
-        # each child loads __main__ for itself
-        preload.request([name for name in module_names if name != "__main__"])
+        preload.request(module_names)
 
     def allow_connection_pickling(self) -> None:
         """Nothing: connections are pickled without it."""

@@ -183,8 +183,6 @@ def _last(patterns: list[Pattern], path: str, *, is_folder: bool) -> Pattern | N
     return None
 
 
-#: names of folders of installed packages, wherever they are
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
 _EXTENSIONS = tuple(importlib.machinery.EXTENSION_SUFFIXES)
 
 
@@ -382,7 +380,7 @@ class CodeServer:
         return next((r for r in self._roots if r == path or r in path.parents), None)
 
     def _is_installed(self, path: str) -> bool:
-        return path.startswith(self._installed) or not _INSTALLED.isdisjoint(Path(path).parts)
+        return path.startswith(self._installed) or module_server.is_in_package(path)
 
     def _ignored(self, path: Path) -> tuple[str, str] | None:
         root = self._root_of(path)

@@ -89,7 +89,9 @@ class Launcher:
         self._has_answered = not runtime.is_master
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
-        self._preloads = preload.PreloadRequests(runtime.backend)
+        self._preloads = preload.PreloadRequests(
+            runtime.backend, main=module_server.libraries_of_main if runtime.is_master else None
+        )
         self._program = Program()
         self._monitor = _monitor(runtime, self)
         runtime.endpoint.serve(0, self)
@@ -143,7 +145,7 @@ class Launcher:
         )
         try:
             self._watch()
-            self._preloads.send()
+            self._preloads.send([spec])
             job = self._submit(spec, waits=waits)
         except BaseException:
             self.forget(child)
@@ -191,8 +193,9 @@ class Launcher:
             for process, options in jobs:
                 prepared.append(self._prepare(process, **options))
             self._watch()
-            self._preloads.send()
-            answers = self._runtime.submit_many([spec for _, spec in prepared])
+            specs = [spec for _, spec in prepared]
+            self._preloads.send(specs)
+            answers = self._runtime.submit_many(specs)
         except BaseException:
             for child, _ in prepared:
                 self.forget(child)
@@ -517,8 +520,7 @@ class Launcher:
                 del self._payloads[ident]
         for index in range(child.processes):
             # one that was killed could not remove its socket, where it had listeners of its own
-            ident = child.ident if child.processes == 1 else f"{child.ident}.{index}"
-            rundir.remove_files_of(self._runtime.directory, ident)
+            rundir.remove_files_of(self._runtime.directory, child.ident_of(index))
         if self._monitor is not None:
             self._monitor.forget(child)
         reactor = self._runtime.reactor

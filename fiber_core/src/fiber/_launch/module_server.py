@@ -4,6 +4,9 @@ A child has its parent's ``sys.path``, and still misses modules that the parent 
 way: by file (pytest's importlib mode), by an import hook. A finder at the end of the child's
 ``sys.meta_path`` asks where such a module is, and only for those whose top-level package its parent
 has loaded from the program's own files: a missing optional dependency costs no question.
+
+Libraries that the main module uses are named for the process that forks the children, which imports
+them once for all (:func:`libraries_of_main`).
 """
 
 from __future__ import annotations
@@ -13,12 +16,14 @@ import json
 import os
 import site
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
+#: this package's own name
+_OURS = __name__.partition(".")[0]
 _seen: tuple[int, str] = (-1, "")
 _names: frozenset[str] = frozenset()
 
@@ -28,6 +33,34 @@ def installed_folders() -> tuple[str, ...]:
     # site is there since the interpreter's start; sysconfig takes a millisecond of a first result
     folders = str(Path(os.__file__).parent), *site.getsitepackages()
     return tuple(f"{folder}{os.sep}" for folder in folders)
+
+
+#: names of folders of installed packages, wherever they are
+PACKAGES = frozenset({"site-packages", "dist-packages"})
+#: folder of the descriptors that a process has open; other systems than Linux have none
+_DESCRIPTORS = "/proc/self/fd"
+#: beginnings of the names of devices that any process may have open and share with its forks
+_COMMON_DEVICES = tuple(
+    f"/dev/{name}"
+    for name in (
+        "console",
+        "full",
+        "mqueue/",
+        "null",
+        "ptmx",
+        "pts/",
+        "random",
+        "shm/",
+        "tty",
+        "urandom",
+        "zero",
+    )
+)
+
+
+def is_in_package(path: object) -> bool:
+    """True for the file of an installed package, which the standard library is not."""
+    return isinstance(path, str) and not PACKAGES.isdisjoint(Path(path).parts)
 
 
 def file_of(module: object) -> str | None:
@@ -41,6 +74,69 @@ def file_of(module: object) -> str | None:
     except AttributeError:
         return None
     return found if isinstance(found, str) else None
+
+
+def libraries_of_main(loaded: Mapping[str, object] = sys.modules) -> list[str]:
+    """Names of the installed packages' modules to which the main module refers, or a module of the program that it uses.
+
+    A process that has imported them can be forked, as it has done nothing else with them. That is not so where
+    the import itself opens a device, such as a GPU: there are none while this process has one open, which
+    may be why. Nor are there any on systems where a fork without ``exec()`` is not safe in general.
+
+    Args:
+        loaded: modules of this process by name.
+    """
+    if not os.path.isdir(_DESCRIPTORS) or _has_device_open():  # noqa: PTH112 - at each start, perhaps
+        return []
+    found: dict[str, None] = {}
+    seen: set[str] = set()
+    waiting = ["__main__"]
+    while waiting:
+        for value in _values(loaded.get(waiting.pop())):
+            name = _module_of(value)
+            if name in seen or name.partition(".")[0] == _OURS:
+                continue
+            seen.add(name)
+            file = _importable_file(name, loaded.get(name))
+            if file is None:
+                continue
+            if is_in_package(file):
+                found[name] = None
+            elif not file.startswith(installed_folders()):
+                waiting.append(name)
+    return list(found)
+
+
+def _values(module: object) -> list[object]:
+    return list(vars(module).values()) if isinstance(module, ModuleType) else []
+
+
+def _module_of(value: object) -> str:
+    # no other kind is asked for an attribute: it may compute the answer, or import what it stands for
+    if type(value) is ModuleType:
+        return value.__name__
+    if isinstance(value, (type, FunctionType)):
+        name = value.__module__
+        return name if isinstance(name, str) else ""
+    return ""
+
+
+def _importable_file(name: str, module: object) -> str | None:
+    """File of a module that another process finds by this name; None for one that was made in another way."""
+    spec = vars(module).get("__spec__") if isinstance(module, ModuleType) else None
+    return file_of(module) if isinstance(spec, ModuleSpec) and spec.name == name else None
+
+
+def _has_device_open() -> bool:
+    for entry in os.listdir(_DESCRIPTORS):  # noqa: PTH208 - as above
+        try:
+            path = os.readlink(f"{_DESCRIPTORS}/{entry}")  # noqa: PTH115 - as above
+        except OSError:
+            # the folder's own descriptor
+            continue
+        if path.startswith("/dev/") and not path.startswith(_COMMON_DEVICES):
+            return True
+    return False
 
 
 def own_names() -> frozenset[str]:

@@ -284,6 +284,7 @@ class Supervisors:
             master=os.getpid(),
             host=self._host,
             preload=self._preload,
+            environ=dict(os.environ),
             idle_exit=self._idle_exit,
             # a process that is not the run's owner must not remove the directory
             remove_directory=owner in {None, Owner.current()},

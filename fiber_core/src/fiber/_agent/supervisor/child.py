@@ -23,6 +23,7 @@ from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.devices import granted_variable
 from fiber._agent.supervisor.inherited import Inheritance, inherit
 from fiber._agent.supervisor.jobs import NOT_RUNNABLE, NOT_STARTED
+from fiber._agent.supervisor.preload import replace_environ
 from fiber._base import values
 from fiber._base.entry_points import load_object
 from fiber.model import JobSpec
@@ -124,7 +125,7 @@ def _set_up(plan: ChildPlan) -> None:
     for path in plan.groups:
         Path(path).write_text("0\n", encoding="ascii")
     _limit(plan)
-    _replace_environ(plan.environ)
+    replace_environ(plan.environ)
     for provider, devices in plan.devices:
         os.environ.update(_device_environment(provider, devices))
     if plan.devices:
@@ -135,15 +136,6 @@ def _set_up(plan: ChildPlan) -> None:
     except OSError as error:
         msg = f"cannot change to the working directory: {error}"
         raise OSError(msg) from error
-
-
-def _replace_environ(environ: Mapping[str, str]) -> None:
-    # most of it is the supervisor's, too: to write a page is to copy it
-    for name in [name for name in os.environ if name not in environ]:
-        del os.environ[name]
-    for name, value in environ.items():
-        if os.environ.get(name) != value:
-            os.environ[name] = value
 
 
 def _limit(plan: ChildPlan) -> None:

@@ -520,8 +520,11 @@ class SupervisorClient:
         )
 
     def preload(self, modules: tuple[str, ...]) -> Mapping[str, str]:
-        """Have modules imported; returns those that failed, with the reason."""
-        reply = self._ask(lambda number: messages.Preload(number=number, modules=modules))
+        """Have modules imported in this process's environment; returns those that failed, with the reason."""
+        environ = dict(os.environ)
+        reply = self._ask(
+            lambda number: messages.Preload(number=number, modules=modules, environ=environ)
+        )
         assert isinstance(reply, messages.Done)
         return reply.words
 

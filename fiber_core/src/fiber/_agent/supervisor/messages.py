@@ -196,6 +196,8 @@ class SupervisorOptions:
     host: str
     #: modules to import before the first fork
     preload: tuple[str, ...] = ()
+    #: environment of the imports, and from then on; None: as it was started with
+    environ: Mapping[str, str] | None = values.field(default=None, repr=False)
     #: seconds after the end of the last job until it ends by itself; None: never
     idle_exit: float | None = None
     #: True: outlives its starter and ends after its jobs, output goes to log files only
@@ -294,6 +296,8 @@ class Preload:
     number: int
     #: their names
     modules: tuple[str, ...]
+    #: the environment to import them in, from which libraries read numbers of threads; None: as it is
+    environ: Mapping[str, str] | None = values.field(default=None, repr=False)
 
 
 @values.frozen

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fiber.abc import Backend
+    from fiber.model import JobSpec
 
-__all__ = ["PreloadRequests", "preload", "request"]
+__all__ = ["PreloadRequests", "preload", "replace_environ", "request"]
 
-_requested: list[str] = []
+#: name that stands for the libraries of the main module
+MAIN = "__main__"
+#: what the program has asked for, beginning with the standard library's default
+_requested: list[str] = [MAIN]
 #: beginnings of the names of modules of objects that travel to processes: a process that gets one
 #: needs most of those that its parent has, some forty, and imports what its supervisor has not
 _OBJECTS = (
@@ -27,48 +32,92 @@ _OBJECTS = (
 
 
 def request(modules: Iterable[str]) -> None:
-    """Have modules imported by supervisors before the next process starts."""
-    _requested.extend(modules)
+    """Have modules imported by supervisors before the next process starts.
+
+    Those of the main module are imported from now on if ``"__main__"`` is among them, and else no more.
+    """
+    names = list(modules)
+    if MAIN in _requested:
+        _requested.remove(MAIN)
+    _requested.extend(name for name in names if name != MAIN)
+    if MAIN in names:
+        _requested.append(MAIN)
 
 
 class PreloadRequests:
-    """Passes requested modules, and those of objects in use, on to one backend, each module once.
+    """Passes requested modules, those of the main module and of objects in use on to one backend, each module once.
 
     Args:
         backend: the backend.
         loaded: the modules of this process.
+        main: names the libraries of the main module; None in a process that is not the master, from whom its supervisor has
+            them.
     """
 
-    def __init__(self, backend: Backend, loaded: Mapping[str, object] = sys.modules) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        loaded: Mapping[str, object] = sys.modules,
+        *,
+        main: Callable[[], Iterable[str]] | None = None,
+    ) -> None:
         self._backend = backend
         self._loaded = loaded
-        self._sent = 0
-        self._objects: set[str] = set()
-        self._seen = 0
+        self._main = main
+        self._sent: set[str] = {MAIN}
+        self._seen = self._seen_main = 0
+        self._path = list(sys.path)
 
-    def send(self) -> None:
-        """Pass on the modules requested, and those of objects imported, since the last call."""
-        new = [*_requested[self._sent :], *self._new_objects()]
-        self._sent = len(_requested)
+    def send(self, specs: Iterable[JobSpec] = ()) -> None:
+        """Pass on the modules requested, and those imported, since the last call.
+
+        Args:
+            specs: jobs that are about to be submitted.
+        """
+        wanted = [*_requested, *self._new_libraries(specs), *self._new_objects()]
+        new = tuple(dict.fromkeys(name for name in wanted if name not in self._sent))
         if new:
-            self._backend.preload(tuple(new))
+            self._sent.update(new)
+            self._backend.preload(new)
+
+    def _new_libraries(self, specs: Iterable[JobSpec]) -> Iterable[str]:
+        if self._main is None or MAIN not in _requested or self._seen_main == len(self._loaded):
+            return ()
+        # numerical libraries read the number of their threads while they are imported: a job with a number of
+        # CPUs sets it in its own environment. And a supervisor has the path with which it was started
+        if any(spec.resources.cpu is not None for spec in specs) or self._path != sys.path:
+            return ()
+        self._seen_main = len(self._loaded)
+        return self._main()
 
     def _new_objects(self) -> list[str]:
         # to look is cheap as long as nothing was imported
         if self._seen == len(self._loaded):
             return []
         self._seen = len(self._loaded)
-        new = [
-            name
-            for name in list(self._loaded)
-            if name.startswith(_OBJECTS) and name not in self._objects
-        ]
-        self._objects.update(new)
-        return new
+        return [name for name in list(self._loaded) if name.startswith(_OBJECTS)]
 
 
-def preload(modules: Iterable[str]) -> dict[str, str]:
-    """Import modules; returns those that failed, with the reason."""
+def replace_environ(environ: Mapping[str, str]) -> None:
+    """Make ``environ`` the environment of this process."""
+    # most of it is there already: to write a page is to copy it
+    for name in [name for name in os.environ if name not in environ]:
+        del os.environ[name]
+    for name, value in environ.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+
+
+def preload(modules: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Import modules; returns those that failed, with the reason.
+
+    Args:
+        modules: their names.
+        environ: environment of this process from now on: that of the program, whose changes libraries read
+            while they are imported; None: as it is.
+    """
+    if environ is not None:
+        replace_environ(environ)
     failures = {}
     for name in modules:
         try:

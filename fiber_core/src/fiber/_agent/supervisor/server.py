@@ -273,7 +273,8 @@ class RequestHandler:
         channel.send(messages.Done(number=message.number))
 
     def _preload(self, channel: Channel, message: messages.Preload) -> None:
-        channel.send(messages.Done(number=message.number, words=preload(message.modules)))
+        failures = preload(message.modules, message.environ)
+        channel.send(messages.Done(number=message.number, words=failures))
 
     def _offer(self, channel: Channel, message: messages.Devices) -> None:
         try:
@@ -654,7 +655,7 @@ def main(descriptor: int, interrupts: tuple[int, int, int], *, early: bool = Fal
         _leave_terminal(options.run_directory)
     kernel.set_title(DETACHED_TITLE if options.detached else SUPERVISOR_TITLE)
     limit = raise_descriptor_limit()
-    failures = preload(options.preload)
+    failures = preload(options.preload, options.environ)
     try:
         os.set_blocking(descriptor, False)
         server = Server(options, descriptor, interrupts=interrupts, descriptor_limit=limit)

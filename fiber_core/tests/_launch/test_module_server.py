@@ -1,0 +1,120 @@
+"""Libraries of the main module, which the process that forks children imports for all of them."""
+
+import os
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from commands import ran
+from fiber._launch import module_server
+from fiber._launch.module_server import libraries_of_main
+
+LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="others fork without it")
+
+PROGRAM = """
+import os, sys
+import fiber
+
+def tell(queue):
+    import heavy
+    queue.put((heavy.loaded_by == os.getppid(), helper.loaded_by == os.getpid(), heavy.threads))
+
+if __name__ == "__main__":
+    with fiber.Pool(1) as pool:
+        pool.apply(os.getpid)
+# from now on there is a supervisor, which has the environment of before
+os.environ["THREADS_OF_HEAVY"] = "1"
+import helper
+
+if __name__ == "__main__":
+    {choice}
+    queue = fiber.SimpleQueue()
+    for _ in range(2):
+        fiber.Process(target=tell, args=(queue,)).start()
+    print({queue.get() for _ in range(2)})
+"""
+
+
+@LINUX
+@pytest.mark.one_host("those that fork on this host")
+@pytest.mark.parametrize(
+    "choice,told",
+    [
+        ("pass", (True, True, "1")),
+        ("fiber.set_forkserver_preload([])", (False, True, "1")),
+        ('fiber.set_forkserver_preload(["heavy.part"])', (True, True, "1")),
+        ("tell = fiber.meta(cpu=1)(tell)", (False, True, "1")),
+    ],
+    ids=["by default", "none", "what is asked for", "a job with threads of its own"],
+)
+def test_what_the_main_module_uses_is_imported_once_where_children_are_forked(
+    tmp_path, choice, told
+):
+    package = tmp_path / "site-packages" / "heavy"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "import os\nloaded_by, threads = os.getpid(), os.environ.get('THREADS_OF_HEAVY')\n"
+    )
+    (package / "part.py").write_text("")
+    # a module of the program's own, which every child loads for itself
+    (tmp_path / "helper.py").write_text(
+        "import os\nfrom heavy import part\nloaded_by = os.getpid()\n"
+    )
+    (tmp_path / "program.py").write_text(PROGRAM.replace("{choice}", choice))
+    done = ran(
+        [sys.executable, "program.py"], cwd=tmp_path, env={"PYTHONPATH": str(package.parent)}
+    )
+    assert (done.stdout, done.stderr) == (f"{ {told} }\n", "")
+
+
+def module(name, file, /, **values):
+    found = ModuleType(name)
+    found.__file__, found.__spec__ = file, ModuleSpec(name, None, origin=file)
+    vars(found).update(values)
+    return found
+
+
+@pytest.fixture
+def descriptors(monkeypatch, tmp_path):
+    """Folder of descriptors, none of which is open."""
+    monkeypatch.setattr(module_server, "_DESCRIPTORS", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def program(descriptors):
+    """Modules of a program."""
+    numpy = module("numpy", "/x/site-packages/numpy/__init__.py")
+    alias = module("alias", "/x/site-packages/alias.py")
+    alias.__spec__.name = "of_another.name"
+    model = type("Model", (), {"__module__": "torch.nn"})
+    envs = module("envs", "/home/me/envs.py", Model=model, main=module("__main__", None))
+    lazy = SimpleNamespace(__module__="lazy")
+    main = module("__main__", "/home/me/p.py", np=numpy, envs=envs, alias=alias, os=os, lazy=lazy)
+    main.fiber = module("fiber", "/x/site-packages/fiber/__init__.py")
+    return {
+        **{one.__name__: one for one in (numpy, alias, envs, main, main.fiber, os)},
+        "torch.nn": module("torch.nn", "/x/site-packages/torch/nn/__init__.py"),
+        "lazy": module("lazy", "/x/site-packages/lazy.py"),
+    }
+
+
+def test_libraries_are_the_installed_modules_that_the_programs_own_refer_to(program):
+    assert libraries_of_main(program) == ["numpy", "torch.nn"]
+
+
+@pytest.mark.parametrize(
+    "path,found", [("/dev/pts/3", ["numpy", "torch.nn"]), ("/dev/nvidia0", [])]
+)
+def test_there_are_none_while_a_device_is_open_which_a_fork_could_not_use(
+    program, descriptors, path, found
+):
+    (descriptors / "7").symlink_to(path)
+    assert libraries_of_main(program) == found
+
+
+def test_there_are_none_where_a_fork_is_not_safe(program, descriptors):
+    descriptors.rmdir()
+    assert libraries_of_main(program) == []
