@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fiber._agent.supervisor import inherited, kernel, messages, orphans
+from fiber._agent import supervisor
+from fiber._agent.supervisor import kernel, messages, orphans
 from fiber._agent.supervisor.channel import Channel
 from fiber._agent.supervisor.child import spawn
 from fiber._agent.supervisor.descriptors import Descriptors
@@ -217,32 +218,32 @@ class TestInherited:
     @pytest.fixture
     def inheritance(self, monkeypatch):
         ours, theirs = socket.socketpair()
-        monkeypatch.setattr(inherited, "_inheritance", None)
-        monkeypatch.setattr(inherited, "_claimed", False)
-        made = inherited.Inheritance(
+        monkeypatch.setattr(supervisor, "_inheritance", None)
+        monkeypatch.setattr(supervisor, "_claimed", False)
+        made = supervisor.Inheritance(
             channel=ours, run_directory="/run", supervisor=1, job_id="a", index=0, pid=os.getpid()
         )
-        inherited.inherit(made)
+        supervisor.inherit(made)
         yield made
         ours.close()
         theirs.close()
 
     def test_one_client_of_its_own_run_has_it_at_a_time(self, inheritance):
-        assert inherited.inherited_channel() is inheritance
-        assert inherited.claim_channel("/another") is None
-        first = inherited.claim_channel("/run")
+        assert supervisor.inherited_channel() is inheritance
+        assert supervisor.claim_channel("/another") is None
+        first = supervisor.claim_channel("/run")
         assert first is not None
-        assert inherited.claim_channel("/run") is None
+        assert supervisor.claim_channel("/run") is None
 
         first.close()
-        inherited.release_channel()
+        supervisor.release_channel()
 
-        second = inherited.claim_channel("/run")
+        second = supervisor.claim_channel("/run")
         assert second is not None
         second.close()
 
     def test_a_fork_of_the_process_has_no_part_in_it(self, inheritance):
-        assert exit_code_of(lambda: inherited.inherited_channel() is not None) == 0
+        assert exit_code_of(lambda: supervisor.inherited_channel() is not None) == 0
 
 
 def leave_orphan(act):

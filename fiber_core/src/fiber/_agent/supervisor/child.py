@@ -18,17 +18,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fiber._agent.supervisor import kernel
+from fiber._agent.supervisor import Inheritance, inherit, kernel
 from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.devices import granted_variable
-from fiber._agent.supervisor.inherited import Inheritance, inherit
 from fiber._agent.supervisor.jobs import NOT_RUNNABLE, NOT_STARTED
 from fiber._agent.supervisor.preload import replace_environ
 from fiber._base import values
 from fiber._base.entry_points import load_object
 from fiber.model import JobSpec
-
-__all__ = ["THREAD_COUNTS", "ChildPlan", "InChild", "Spawned", "become", "environment", "spawn"]
 
 #: variables with the number of threads that numerical libraries use
 THREAD_COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
