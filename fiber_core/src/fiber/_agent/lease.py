@@ -17,8 +17,6 @@ from typing import Generic, TypeVar
 from fiber._base import values
 from fiber.model.timing import Timing
 
-__all__ = ["Expired", "LeaseTable"]
-
 K = TypeVar("K", bound=Hashable)
 
 

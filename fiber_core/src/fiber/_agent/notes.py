@@ -12,8 +12,6 @@ import os
 from collections import deque
 from pathlib import Path
 
-__all__ = ["SLOTS", "Notes", "collect"]
-
 #: bytes of a page, each of them a slot
 SLOTS = 4096
 

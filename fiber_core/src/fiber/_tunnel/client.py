@@ -21,8 +21,6 @@ from fiber._wire.identity import Credentials
 from fiber.exceptions import WireError
 from fiber.model.timing import Timing
 
-__all__ = ["TunnelClient"]
-
 log = logging.getLogger("fiber")
 
 #: streams that are being opened at once

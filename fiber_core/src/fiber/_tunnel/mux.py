@@ -33,8 +33,6 @@ from collections import deque
 from fiber._base import values
 from fiber.exceptions import WireError
 
-__all__ = ["MAX_DATA", "PING", "WINDOW", "Event", "Frame", "Kind", "Mux", "Resumption"]
-
 #: bytes of a channel that may be on their way in one direction
 WINDOW = 4 * 2**20
 #: most bytes in a frame

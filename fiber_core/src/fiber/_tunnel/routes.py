@@ -18,9 +18,6 @@ from fiber._base.threads import Reactor
 from fiber.exceptions import TransportError, WireError
 from fiber.model.timing import Timing
 
-__all__ = ["Ports", "Route", "connect", "is_route", "parse", "route_to"]
-
-
 #: in front of a URL, maybe behind the name of an auth domain
 _ROUTE = r"(?:[0-9a-f]{16}@)?tunnel\+"
 _PARTS = r"tunnel\+(tls\+tcp|tcp)://([0-9A-Za-z.]+)@(\[[0-9a-fA-F:.%]+\]|[^\[\]:@/\s]+):(\d+)"

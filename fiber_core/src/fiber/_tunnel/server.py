@@ -25,8 +25,6 @@ from fiber._wire.identity import Credentials
 from fiber.exceptions import TransportError, WireError
 from fiber.model.timing import Timing
 
-__all__ = ["TunnelServer", "register", "resolve"]
-
 log = logging.getLogger("fiber")
 
 #: most streams whose other side has not proved itself

@@ -31,8 +31,6 @@ from fiber._wire.identity import Credentials
 from fiber.exceptions import HandshakeError, WireError
 from fiber.model.timing import Timing
 
-__all__ = ["Records", "Tunnel", "TunnelStream", "dialer_handshake", "listener_handshake"]
-
 #: version of the tunnel's frames; both ends are of one release of fiber-core
 _CONTEXT = b" tunnel 3 into "
 _CODE = 32

@@ -30,8 +30,6 @@ import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-__all__ = ["FOLDER", "JOB", "SLOTS", "main"]
-
 #: variable that names the folder of the queue
 FOLDER = "FAKE_BATCH_FOLDER"
 #: variable with the number of jobs that run at once

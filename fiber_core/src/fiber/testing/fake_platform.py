@@ -38,8 +38,6 @@ from fiber.model import (
 if TYPE_CHECKING:
     from fiber.abc import ResourceProvider
 
-__all__ = ["FakePlatform", "FakeProcess", "OutputLines", "job_status"]
-
 _TAIL = 10
 
 

@@ -35,8 +35,6 @@ from fiber.model import (
 from fiber.testing.fake_platform import FakePlatform
 from fiber.testing.fakes import FakeBackend
 
-__all__ = ["AWAY", "REMOTE_CAPABILITIES", "FakeRemoteBackend", "FarConfig", "RemotePlatform"]
-
 #: name of a file in its folder that makes the platform unavailable to all processes
 AWAY = "platform-is-away"
 #: capabilities of the remote fake

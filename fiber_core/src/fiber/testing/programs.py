@@ -15,32 +15,6 @@ from collections.abc import Mapping
 
 from fiber._base.entry_points import load_object
 
-__all__ = [
-    "allocate",
-    "burn",
-    "die_by",
-    "die_or_wait",
-    "echo_args",
-    "echo_streams",
-    "exit_code_of",
-    "exit_on_sigterm",
-    "exit_with",
-    "expect_args",
-    "expect_cwd",
-    "expect_env",
-    "expect_file",
-    "expect_private",
-    "ignore_sigterm",
-    "main",
-    "print_lines",
-    "print_text",
-    "read_private",
-    "sleep_forever",
-    "stop_itself",
-    "with_child",
-    "write_file",
-]
-
 Argv = tuple[str, ...]
 
 _LIFETIME = 600

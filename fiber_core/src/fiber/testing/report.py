@@ -17,15 +17,6 @@ from fiber._version import __version__
 if TYPE_CHECKING:
     from fiber.testing.kit.platform import Facts
 
-__all__ = [
-    "ProgressWriter",
-    "Recorder",
-    "as_text",
-    "pytest_addoption",
-    "pytest_collection_modifyitems",
-    "pytest_configure",
-]
-
 #: version of the layout of the results
 FORMAT = 1
 _RECORD = "fiber_kit"

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from fiber.model import Job
 
-__all__ = ["JOB_VARIABLE", "RUN_VARIABLE", "HostWitness", "Witness"]
-
 #: characters of a command line that are shown
 _SHOWN = 120
 #: environment variable of each job of the kit: the job's name

@@ -11,15 +11,6 @@ from fiber._base import values
 from fiber._tunnel.routes import is_route
 from fiber.exceptions import StartError
 
-__all__ = [
-    "GRACE_VARIABLE",
-    "MODULE",
-    "REACH_VARIABLE",
-    "STREAMS_PREFIX",
-    "SupervisorConfig",
-    "supervisor_ident",
-]
-
 #: what a remote job runs
 MODULE = "fiber._agent.job"
 #: environment variable by which a backend names the way to the parent: at ``host:port``, to which

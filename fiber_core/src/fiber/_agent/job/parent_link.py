@@ -26,20 +26,6 @@ from fiber._wire.link import Link
 from fiber.exceptions import HandshakeError, TransportError, WireError
 from fiber.model.timing import Timing
 
-__all__ = [
-    "Acknowledged",
-    "Connected",
-    "ForwardingSink",
-    "Lost",
-    "OutputForwarder",
-    "ParentEvent",
-    "ParentLink",
-    "Received",
-    "Refused",
-    "open_sinks",
-]
-
-
 #: bytes in one message
 _PIECE = 1 << 16
 #: bytes on their way above which writers are held back, and below which they may go on

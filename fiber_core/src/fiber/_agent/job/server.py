@@ -70,20 +70,6 @@ from fiber.model.timing import Timing
 if TYPE_CHECKING:
     from fiber._tunnel.server import TunnelServer
 
-__all__ = [
-    "ENTRY",
-    "FORWARDED_SIGNALS",
-    "REFUSED",
-    "Drain",
-    "JobFolder",
-    "JobServer",
-    "StartBarrier",
-    "choose_route",
-    "main",
-    "sweep",
-    "working_directory",
-]
-
 _NAME = re.compile(r"fiber-[0-9a-f]{8}-\w+")
 
 

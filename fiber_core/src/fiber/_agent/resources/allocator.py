@@ -7,8 +7,6 @@ from collections.abc import Container, Iterable, Mapping
 from fiber.exceptions import ResourceError
 from fiber.model.resource import Allocation, Device
 
-__all__ = ["Allocator"]
-
 
 class Allocator:
     """Grants each device to one job at a time.

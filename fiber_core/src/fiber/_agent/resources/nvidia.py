@@ -23,18 +23,6 @@ from fiber.abc import ResourceProvider
 from fiber.exceptions import ResourceError
 from fiber.model.resource import Device
 
-__all__ = [
-    "Gpu",
-    "NvidiaProvider",
-    "ask_nvidia_smi",
-    "ask_nvml",
-    "find",
-    "main",
-    "parse_instances",
-    "parse_query",
-    "visible",
-]
-
 
 @values.frozen(kw_only=True)
 class Gpu:

@@ -13,8 +13,6 @@ from fiber.abc import ResourceProvider
 from fiber.exceptions import ResourceError
 from fiber.model.resource import Device
 
-__all__ = ["check_devices", "probe", "probe_argv", "provider_of", "read_answer"]
-
 _QUOTED = 500
 
 

@@ -19,8 +19,6 @@ from fiber.backend_parts import liveness
 from fiber.backend_parts.liveness import Liveness, Owner, this_place
 from fiber.model import ResourceRequest
 
-__all__ = ["Confinement", "Confiner", "JobConfiner", "OwnGroup"]
-
 _MB = 1 << 20
 _PERIOD = 100_000
 #: the kernel takes no smaller quota

@@ -18,8 +18,6 @@ from fiber._base.threads import Loop
 from fiber._wire.descriptors import borrowed_socket
 from fiber.exceptions import WireError
 
-__all__ = ["Channel"]
-
 
 class Channel:
     """Reads messages as they come and queues those that the peer has not taken yet.

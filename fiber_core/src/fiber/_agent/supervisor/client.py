@@ -33,16 +33,6 @@ from fiber.exceptions import (
 from fiber.model import Device, JobSpec, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 from fiber.model.timing import Timing
 
-__all__ = [
-    "Connection",
-    "SupervisorClient",
-    "SupervisorGoneError",
-    "UnknownDevicesError",
-    "accepted_status",
-    "kill_groups",
-    "lost_status",
-]
-
 _READ = 1 << 18
 
 

@@ -7,8 +7,6 @@ import os
 import resource
 import sys
 
-__all__ = ["Descriptors", "fill_standard_descriptors", "raise_descriptor_limit"]
-
 
 def fill_standard_descriptors() -> None:
     """Open ``/dev/null`` as each of the three standard descriptors that is closed."""

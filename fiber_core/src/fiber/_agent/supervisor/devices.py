@@ -14,8 +14,6 @@ from fiber._agent.supervisor.descriptors import Descriptors
 from fiber.backend_parts.liveness import lock
 from fiber.model import Allocation, Device
 
-__all__ = ["DeviceQueue", "Grant", "HostAccount", "granted_variable"]
-
 #: most jobs that are named as the holders of devices
 _MOST_NAMED = 3
 #: the pickled provider of one kind and the devices of it that a job got

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from fiber._agent.supervisor.descriptors import Descriptors
     from fiber._base.threads import Loop, Timer
 
-__all__ = ["Interrupts", "blocked", "leave_group"]
-
 #: signals that a terminal, ``timeout`` and the like send to a process group
 _GROUP_SIGNALS = (
     signal.SIGHUP,

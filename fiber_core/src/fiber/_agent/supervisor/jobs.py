@@ -13,20 +13,6 @@ from typing import Any
 from fiber._base import values
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
-__all__ = [
-    "NOT_RUNNABLE",
-    "NOT_STARTED",
-    "ExitReport",
-    "JobEntry",
-    "JobTable",
-    "Owner",
-    "combine",
-    "ended_before_start",
-    "not_started",
-    "report_exit",
-    "signal_name",
-]
-
 #: submitter of a job: job id and index of a forked process, or None for the master
 Owner = tuple[str, int] | None
 

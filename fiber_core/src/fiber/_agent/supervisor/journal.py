@@ -25,17 +25,6 @@ from fiber.backend_parts.liveness import Liveness, is_same, start_time
 from fiber.backend_parts.liveness import Owner as Process
 from fiber.model import Job, JobSpec, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
-__all__ = [
-    "JOURNAL",
-    "Journal",
-    "JournalReader",
-    "JournaledJob",
-    "lost_process",
-    "process_event",
-    "read_ids",
-    "read_journal",
-]
-
 #: name of the file in a run directory
 JOURNAL = "jobs.jsonl"
 

@@ -13,15 +13,6 @@ import signal
 import sys
 from typing import Any
 
-__all__ = [
-    "ProcessWatch",
-    "adopt_orphans",
-    "die_with_parent",
-    "leave_group",
-    "private_descriptor",
-    "set_title",
-]
-
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36

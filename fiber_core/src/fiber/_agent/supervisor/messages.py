@@ -19,38 +19,6 @@ from fiber._base import values
 from fiber.exceptions import WireError
 from fiber.model import Device, JobSpec, JobStatus, Timing
 
-__all__ = [
-    "HEADER",
-    "MAX_FRAME",
-    "REPLIES",
-    "Accepted",
-    "Decoder",
-    "Devices",
-    "Done",
-    "EndAll",
-    "Exiting",
-    "Hello",
-    "Interrupt",
-    "Kill",
-    "Notice",
-    "Output",
-    "Ping",
-    "Pong",
-    "Preload",
-    "RefusalKind",
-    "Refused",
-    "Reply",
-    "Request",
-    "SecondsLeft",
-    "Shutdown",
-    "Signal",
-    "StatusChanged",
-    "Submit",
-    "SupervisorOptions",
-    "Terminate",
-    "encode",
-]
-
 #: bytes of payload that a frame can have; what a job is given at its start travels in one
 MAX_FRAME = 1 << 30
 

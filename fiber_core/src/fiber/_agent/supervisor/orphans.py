@@ -12,8 +12,6 @@ from pathlib import Path
 
 from fiber._agent.supervisor import kernel
 
-__all__ = ["DETACHED_TITLE", "SUPERVISOR_TITLE", "children", "end_descendants", "stray_descendants"]
-
 #: names of supervisors as the system shows them, at most 15 characters
 SUPERVISOR_TITLE = "fiber-superv"
 DETACHED_TITLE = "fiber-detached"

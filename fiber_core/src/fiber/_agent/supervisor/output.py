@@ -21,8 +21,6 @@ from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._base.threads import Loop, Timer
 from fiber._wire.descriptors import borrowed_socket
 
-__all__ = ["LineBuffer", "LinePrefix", "LineTail", "LogFile", "OutputRelay", "OutputTarget", "Sink"]
-
 #: bytes in one write: a pipe that polls as writable takes this many without blocking
 _PIECE = 4096
 #: buffered bytes above which writers are to be held back, and below which they may go on

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from fiber.abc import Backend
     from fiber.model import JobSpec
 
-__all__ = ["PreloadRequests", "preload", "replace_environ", "request"]
-
 #: name that stands for the libraries of the main module
 MAIN = "__main__"
 #: what the program has asked for, beginning with the standard library's default

@@ -34,18 +34,6 @@ from fiber._base import values
 from fiber._base.threads import Loop, Timer
 from fiber.model import JobSpec
 
-__all__ = [
-    "Change",
-    "Ended",
-    "JobRunner",
-    "Launch",
-    "RunningJob",
-    "RunningProcess",
-    "kill_group",
-    "reap",
-    "signal_process",
-]
-
 
 @values.frozen(kw_only=True)
 class Launch:

@@ -34,8 +34,6 @@ from fiber._base.threads import Loop, Timer
 from fiber.exceptions import ResourceError, WireError
 from fiber.model import Allocation
 
-__all__ = ["RequestHandler", "Server", "main"]
-
 _R = TypeVar("_R", bound="messages.Request")
 
 #: most waiting jobs that are told of each change of what they wait for

@@ -21,15 +21,6 @@ from fiber._agent.supervisor.interrupts import blocked
 if TYPE_CHECKING:
     from fiber._agent.supervisor.messages import SupervisorOptions
 
-__all__ = [
-    "SupervisorProcess",
-    "discard_prestarted",
-    "prestart",
-    "python",
-    "start_supervisor",
-    "take_prestarted",
-]
-
 #: end of the program text; the process that stays in the group is forked before much is imported
 _MAIN = (
     "interrupts = leave_group({0}); "

@@ -32,8 +32,6 @@ from fiber._base import values
 from fiber._wire.frames import Buffer
 from fiber.exceptions import WireError
 
-__all__ = ["HEAD", "Arena", "Folder", "Location", "map_arena"]
-
 #: bytes of the tag that identifies memory
 TAG_SIZE = 16
 #: bytes of the head, which begins with the tag
