@@ -212,7 +212,7 @@ def test_the_witness_that_a_plugin_names_is_asked(installed):
     source.write_text(before.replace("summary=", named))
     (folder / "ghosts.py").write_text(WITNESS)
     target = {"backend": "cart", "kind": None, "module": None, "image": None, "python": None}
-    kit = ("--pyargs", "fiber.testing.installed.test_installed", "-k", "test_close_may_come_twice")
+    kit = ("--pyargs", "fiber.testing.test_installed", "-k", "test_close_may_come_twice")
     try:
         done = run(
             *("pytest", "-q", "-p", "no:cacheprovider", "--noconftest", *kit),

@@ -1,6 +1,6 @@
 """``fiber plugin``: ``new`` makes a plugin from templates, ``check`` runs the conformance kit on one.
 
-The kit runs in a pytest process of its own, see :mod:`fiber.testing.installed`, which tells by a pipe
+The kit runs in a pytest process of its own, see :mod:`fiber.testing.test_installed`, which tells by a pipe
 how far it is; its results are shown as a table of levels.
 """
 
@@ -90,7 +90,7 @@ def run(target: Target, *, levels: str | None = None, verbose: bool = False) -> 
     if missing:
         msg = f"the kit needs {', '.join(missing)}; pip install 'fiber-core[testing]'"
         raise FiberError(msg)
-    from fiber.testing import installed
+    from fiber import testing
 
     with tempfile.TemporaryDirectory(prefix="fiber-kit-") as folder:
         results = Path(folder, "results.json")
@@ -103,7 +103,7 @@ def run(target: Target, *, levels: str | None = None, verbose: bool = False) -> 
         argv += [f"--fiber-kit-json={results}"]
         if levels:
             argv += ["--fiber-kit-levels", levels]
-        argv.append(str(Path(installed.__path__[0], "test_installed.py")))
+        argv.append(str(Path(testing.__path__[0], "test_installed.py")))
         output = None if verbose else Path(folder, "output")
         environ = {**_environment(), VARIABLE: json.dumps(attrs.asdict(target))}
         code = _run_pytest(argv, environ, output)

@@ -11,7 +11,7 @@ apps            user programs that the backend kit runs as scripts
 programs        tiny programs for jobs, each an argv; and what calls an ``entry`` in a fresh Python
 witness         observes jobs of a platform by other means than the backend's
 report          pytest plugin: writes results as JSON, selects levels
-installed       the kits on installed plugins, for ``fiber plugin check``
+test_installed  the kits on installed plugins, for ``fiber plugin check``
 fakes           fake backend, provider and plugin, on ``fake_platform``
 fake_remote     fake backend whose jobs have an environment and folder of their own
 fake_batch      fake batch system: a queue on this machine, with three commands
