@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fiber._objects import descriptor_passing
 from fiber._objects.handle import decode
 from fiber._objects.pipe import end as pipe
+from fiber._objects.pipe import packets
 from fiber._objects.pipe.bridge import FarEnd
 from fiber._objects.queue.messages import ItemWithReferences
 from fiber.exceptions import PeerLostError
@@ -136,7 +136,7 @@ def test_one_that_is_dropped_before_it_was_used_is_let_go(owner, other, ends):
 def test_messages_of_strangers_are_not_taken_for_it(other, ends, monkeypatch):
     """Any user of the host may send to an abstract socket whose name it has seen."""
     here, there = ends
-    send, names = descriptor_passing.send, []
+    send, names = packets.send_descriptors, []
 
     def send_after_a_stranger(sent, name, token):
         names.append(name)
@@ -144,7 +144,7 @@ def test_messages_of_strangers_are_not_taken_for_it(other, ends, monkeypatch):
             send([stranger.fileno()], name, b"x" * len(token))
         return send(sent, name, token)
 
-    monkeypatch.setattr(descriptor_passing, "send", send_after_a_stranger)
+    monkeypatch.setattr(packets, "send_descriptors", send_after_a_stranger)
     loaded = other.store.hold(*pickled(there))
     put(loaded, b"ours")
     assert take(here) == b"ours"
@@ -159,13 +159,13 @@ def test_one_that_cannot_be_handed_over_is_an_error_to_its_user(other, ends, mon
             return False
         # as where the receiver has no descriptor left
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as courier:
-            courier.sendto(token, descriptor_passing._abstract(name))
+            courier.sendto(token, packets._abstract(name))
         return True
 
     def refuse(*_):
         raise OSError(errno.EMFILE, "too many")
 
-    monkeypatch.setattr(descriptor_passing, "send", send)
+    monkeypatch.setattr(packets, "send_descriptors", send)
     monkeypatch.setattr(pipe.bridge, "lay", refuse)
     loaded = other.store.hold(*pickled(ends[1]))
     with pytest.raises(OSError, match="no descriptor is left|no longer exists"):

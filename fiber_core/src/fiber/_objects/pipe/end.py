@@ -8,12 +8,12 @@ import queue
 import threading
 from typing import TYPE_CHECKING, Any, cast
 
-from fiber._objects import descriptor_passing, protocol
+from fiber._objects import protocol
 from fiber._objects.address import Address, Kind
 from fiber._objects.handle import encode, encode_into
 from fiber._objects.owned_object import OwnedObject
 from fiber._objects.owner_connection import Owner, without_traceback
-from fiber._objects.pipe import bridge, memories
+from fiber._objects.pipe import bridge, memories, packets
 from fiber._objects.pipe.bridge import FarEnd
 from fiber._objects.pipe.packets import INLINE, Packet, PacketLoop, PacketSocket
 from fiber._objects.protocol import Op
@@ -212,7 +212,7 @@ class End(OwnedObject):
         return (
             isinstance(way, PacketSocket)
             and self._store.is_near(peer, self.near_domain)
-            and descriptor_passing.send(way.filenos(), name, token)
+            and packets.send_descriptors(way.filenos(), name, token)
         )
 
     # -- the fetching of one that was loaded
@@ -249,7 +249,7 @@ class Fetching:
         self._lock = threading.Lock()
         self._found: PacketSocket | FarEnd | None = None
         self._error: PeerLostError | None = None
-        self._inbox = descriptor_passing.Inbox()
+        self._inbox = packets.Inbox()
         try:
             message = protocol.FETCH.pack(
                 Op.FETCH, reference_id, self._inbox.name, self._inbox.token

@@ -23,12 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 from fiber._base.interpreter import unless_finalizing
 from fiber._base.sockets import NO_ROOM
-from fiber._objects import descriptor_passing, protocol
-from fiber._objects.descriptor_passing import CLOSE_ON_EXEC
+from fiber._objects import protocol
 from fiber._objects.handle import encode, encode_into
 from fiber._objects.pipe import memories
 from fiber._objects.pipe.memories import ItemInMemory
-from fiber._objects.pipe.packets import Packet
+from fiber._objects.pipe.packets import CLOSE_ON_EXEC, Inbox, Packet, send_descriptors
 from fiber._objects.protocol import Op
 from fiber._objects.queue.channel import DESCRIPTOR_STREAM
 from fiber._objects.queue.messages import Item, ItemWithReferences, MemoryReference
@@ -201,7 +200,7 @@ def open_stream(owner: Owner, target: int, keep: Callable[[DescriptorStream], ob
     Raises:
         PeerLostError: the owner is lost.
     """
-    with contextlib.suppress(OSError), contextlib.closing(descriptor_passing.Inbox()) as inbox:
+    with contextlib.suppress(OSError), contextlib.closing(Inbox()) as inbox:
         pending = owner.call(
             target, [protocol.OPEN_STREAM.pack(Op.OPEN_STREAM, 0, inbox.name, inbox.token)]
         )
@@ -223,7 +222,7 @@ def accept_stream(peer: Peer, name: bytes, token: bytes) -> bool:
     with contextlib.suppress(OSError):
         stream, there = DescriptorStream.pair()
         with there:
-            if descriptor_passing.send([there.fileno()], name, token):
+            if send_descriptors([there.fileno()], name, token):
                 peer.state[DESCRIPTOR_STREAM] = stream
                 return True
         stream.close()
