@@ -49,7 +49,7 @@ def command(run: str, listen: str, opens: bool, backend: str | None) -> None:
 
     require()
     timing = Timing()
-    run, remote = runs_elsewhere(run, backend, "fiber dashboard")
+    run, remote = runs_elsewhere(run, backend, "fiber dashboard", timing)
     with contextlib.closing(remote):
         runs = _Runs(run, remote, timing)
         if run and not runs(waits=True):

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from fiber._ring.mpi.spec import maps_ranks, rank_and_member_counts, split_command_line
-from fiber.cli.options import BackendCommand, backend_option, cpus, megabytes, volume
+from fiber.cli.options import (
+    BackendCommand,
+    backend_option,
+    cpus,
+    megabytes,
+    start_timeout_option,
+    volume,
+)
 from fiber.cli.output import note
 from fiber.exceptions import FiberError
 from fiber.model import ResourceRequest, Volume
@@ -102,12 +109,7 @@ class _Command(BackendCommand):
     metavar="PROGRAM",
     help="The mpirun or mpiexec to use, by its name or path in the jobs.",
 )
-@click.option(
-    "--start-timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="Time until all jobs, and then all ranks, have to be there.",
-)
+@start_timeout_option
 @backend_option
 @click.pass_context
 def command(

@@ -28,6 +28,12 @@ _MOUNT = "/persistent"
 
 backend_option = click.option("--backend", metavar="BACKEND", help="Backend to use.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+start_timeout_option = click.option(
+    "--start-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Time until all jobs, and then all ranks, have to be there.",
+)
 
 
 def cpus(word: str) -> float:

@@ -16,7 +16,13 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from fiber.cli import output
-from fiber.cli.options import backend_option, cpus, json_option, megabytes
+from fiber.cli.options import (
+    backend_option,
+    cpus,
+    json_option,
+    megabytes,
+    start_timeout_option,
+)
 from fiber.cli.output import note, plain
 from fiber.exceptions import FiberError
 
@@ -55,7 +61,7 @@ def command() -> None:
 @click.option("--max-restarts", type=click.IntRange(min=0), default=0, metavar="N")
 @click.option("--backoff-limit", type=click.IntRange(min=0), default=0, metavar="N")
 @click.option("--deadline", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS")
-@click.option("--start-timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS")
+@start_timeout_option
 @click.option(
     "--ttl",
     type=click.FloatRange(min=0),
@@ -206,25 +212,18 @@ def logs(name: str, rank: int | None, follow: bool) -> None:
 def _output_lines(record: Record, follow: bool) -> Iterator[tuple[int, str, str]]:
     """Yield rank, host and text of each line of a ring; with ``follow`` until its end."""
     from fiber._ring.command_rings.records import current_status, is_over
+    from fiber.backend_parts.logfile import read_log
 
     timing = _timing()
-    position, rest = 0, ""
-    while True:
-        is_last = not follow or is_over(current_status(record, timing))
-        # read after the status, so that all written before the end is read
-        if record.log.exists():
-            with record.log.open(errors="replace", newline="\n") as log:
-                log.seek(position)
-                rest += log.read()
-                position = log.tell()
-        *lines, rest = rest.split("\n")
-        for line in lines:
-            number, host, text = line.split("\t", 2)
-            yield int(number), host, text
-        if is_last:
-            return
-        # no event for another process's file
-        time.sleep(timing.poll)
+
+    def has_ended() -> bool:
+        return is_over(current_status(record, timing))
+
+    for line in read_log(record.log, interval=timing.poll, is_over=has_ended if follow else None):
+        parts = line.split("\t", 2)
+        # the last one may not be whole
+        if len(parts) == 3:
+            yield int(parts[0]), parts[1], parts[2]
 
 
 @command.command("suspend")
@@ -291,12 +290,7 @@ def _at(moment: float | None) -> str:
 @click.option(
     "--strict", is_flag=True, help="Refuse a manifest with a field that is not supported."
 )
-@click.option(
-    "--start-timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="Time until all jobs, and then all ranks, have to be there.",
-)
+@start_timeout_option
 @backend_option
 @click.argument("manifest", type=click.File("r"))
 @click.pass_context

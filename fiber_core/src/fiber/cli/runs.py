@@ -326,7 +326,9 @@ class JobConnection:
         return answer
 
 
-def runs_elsewhere(run: str, backend: str | None, command: str) -> tuple[str, RemoteRuns]:
+def runs_elsewhere(
+    run: str, backend: str | None, command: str, timing: Timing
+) -> tuple[str, RemoteRuns]:
     """The run that a user means, and the runs of jobs elsewhere: all of a backend's if one was named.
 
     Raises:
@@ -335,7 +337,7 @@ def runs_elsewhere(run: str, backend: str | None, command: str) -> tuple[str, Re
     session = None if backend is None else Session.load(backend)
     if session is not None and not session.info.capabilities.same_host:
         session.require("exec", f"{command} --backend")
-    return run_meant(run, backend), RemoteRuns(loaded_plugins(), session, Timing())
+    return run_meant(run, backend), RemoteRuns(loaded_plugins(), session, timing)
 
 
 class RemoteRuns:

@@ -87,7 +87,7 @@ def command(
         with contextlib.closing(Board(run, timeout)) as board:
             answer_requests(board.answer, timing.idle_thread)
         return
-    run, remote = runs_elsewhere(run, backend, "fiber top")
+    run, remote = runs_elsewhere(run, backend, "fiber top", timing)
     with contextlib.closing(remote), contextlib.closing(Board(run, timeout, remote)) as board:
         board.look(waits=not is_live)
         if as_json:
