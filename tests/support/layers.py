@@ -109,6 +109,31 @@ def upward(modules: Mapping[str, Path], layers: Sequence[str]) -> list[str]:
     return found
 
 
+def circles(modules: Mapping[str, Path]) -> set[frozenset[str]]:
+    """The largest groups of modules each of which imports every other, also by way of others or for types alone."""
+    found = {
+        name: {
+            other
+            for one in layout.imports(name, path, types=True)
+            if (other := layout.module_of(one.imported, modules)) is not None
+        }
+        - {name}
+        for name, path in modules.items()
+    }
+    reached = {}
+    for name, direct in found.items():
+        known, new = set[str](), set(direct)
+        while new:
+            known |= new
+            new = {other for one in new for other in found[one]} - known
+        reached[name] = known
+    return {
+        frozenset(other for other in known if name in reached[other])
+        for name, known in reached.items()
+        if name in known
+    }
+
+
 def of_the_core() -> list[str]:
     """The imports of the core that point up."""
     return upward(dict(layout.modules(layout.CORE)), names())
