@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-import queue
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -340,34 +340,10 @@ class Scale(Programs):
     def test_a_pool_of_many_workers_does_many_tasks(
         self, program: Callable[..., Master], measure: Measure
     ) -> None:
-        for facts in program("many_tasks", str(self.many // 2), "20000").end():
-            for what, number in facts.get("measured", {}).items():
-                measure(what, number)
+        _record(program("many_tasks", str(self.many // 2), "20000").end(), measure)
 
     @staticmethod
     def _submitted(kit: Driver, argvs: list[tuple[str, ...]]) -> list[Job]:
         """Submit from several threads; returns the jobs in the order of their programs."""
-        todo: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for index in range(len(argvs)):
-            todo.put(index)
-        jobs: dict[int, Job] = {}
-        failures: list[BaseException] = []
-
-        def submit() -> None:
-            try:
-                while not failures:
-                    index = todo.get_nowait()
-                    jobs[index] = kit.submit(argvs[index])
-            except queue.Empty:
-                pass
-            except BaseException as error:
-                failures.append(error)
-
-        threads = [threading.Thread(target=submit) for _ in range(_THREADS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if failures:
-            raise failures[0]
-        return [jobs[index] for index in range(len(argvs))]
+        with ThreadPoolExecutor(_THREADS) as threads:
+            return list(threads.map(kit.submit, argvs))
