@@ -21,6 +21,7 @@ from fiber._objects.address import SOCKETS, Address, Kind, auth_domain_of
 from fiber._objects.auth_domain import AuthDomains
 from fiber._objects.blocks.copies import UnusedCopies
 from fiber._objects.memory import backing
+from fiber._objects.memory.backing import Location
 from fiber._objects.owned_object import OwnedObject
 from fiber._objects.owner_connection import Owner
 from fiber._objects.queue import progress
@@ -226,8 +227,8 @@ class Store:
         pages: dict[bytes, memoryview | None] = peer.state.setdefault(_PAGES, {})  # type: ignore[assignment] # ours alone
         if name not in pages:
             pid = peer.hello.pid if peer.hello is not None else 0
-            where = progress.page_path(name.decode(errors="replace"), pid, self.node.directory)
-            pages[name] = None if where is None else progress.open_page(where, tag)
+            where = Location(name.decode(errors="replace"), pid, progress.PAGE_SIZE, tag)
+            pages[name] = progress.open_page(where, self.node.directory)
         return pages[name]
 
     # -- own objects

@@ -11,10 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fiber._objects import protocol
+from fiber._objects.memory.backing import Location
 from fiber._objects.protocol import Op
 from fiber._objects.queue import messages, progress
 from fiber._objects.queue.messages import ItemWithReferences, count_to_none
-from fiber._objects.queue.progress import ProgressPage, open_page, page_path, progress_of
+from fiber._objects.queue.progress import ProgressPage, open_page, progress_of
 from fiber._wire import codec
 from fiber.exceptions import TransportError, WireError
 from objects_world import put, take
@@ -156,10 +157,15 @@ def page(tmp_path):
         yield page
 
 
+def place_of(page, **changed):
+    facts = {"name": page.name, "pid": os.getpid(), "size": progress.PAGE_SIZE, "tag": page.tag}
+    return Location(**{**facts, **changed})
+
+
 @pytest.fixture
 def words(page, tmp_path):
     """The page as its owner sees it."""
-    return open_page(page_path(page.name, os.getpid(), tmp_path), page.tag)
+    return open_page(place_of(page), tmp_path)
 
 
 def test_the_owner_sees_what_the_reader_notes_and_after_its_end(page, words):
@@ -187,12 +193,12 @@ def test_slots_do_not_touch_each_other_or_the_head(page, words):
 def test_where_memory_needs_a_name_the_owner_removes_it_or_the_reader(
     tmp_path, monkeypatch, opened
 ):
-    monkeypatch.setattr("fiber._objects.queue.progress.sys", SimpleNamespace(platform="other"))
+    monkeypatch.setattr("fiber._objects.memory.backing.sys", SimpleNamespace(platform="other"))
     page = ProgressPage(tmp_path, "reader")
     assert (tmp_path / page.name).stat().st_mode & 0o077 == 0
 
     if opened:
-        words = open_page(page_path(page.name, os.getpid(), tmp_path), page.tag)
+        words = open_page(place_of(page), tmp_path)
         assert words is not None
     else:
         page.close()
@@ -201,17 +207,17 @@ def test_where_memory_needs_a_name_the_owner_removes_it_or_the_reader(
 
 
 def test_what_is_no_page_or_not_the_one_that_is_meant_is_none(page, tmp_path):
-    (tmp_path / "short").write_bytes(b"x")
-    os.mkfifo(tmp_path / "fifo")
-    mine = page_path(page.name, os.getpid(), tmp_path)
+    (tmp_path / "mshort-1").write_bytes(b"x")
+    os.mkfifo(tmp_path / "mfifo-1")
 
-    for where in (mine, *(tmp_path / name for name in ("absent", "short", "fifo", ""))):
-        assert open_page(where, bytes(progress.TAG_SIZE)) is None
+    assert open_page(place_of(page, tag=bytes(progress.TAG_SIZE)), tmp_path) is None
+    for name in ("mabsent-1", "mshort-1", "mfifo-1"):
+        assert open_page(place_of(page, name=name), tmp_path) is None
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "/etc/passwd", "fd:", "fd:../1", "fd:-1"])
-def test_a_name_that_leads_elsewhere_is_none(name, tmp_path):
-    assert page_path(name, 1, tmp_path) is None
+def test_a_name_that_leads_elsewhere_is_none(page, name, tmp_path):
+    assert open_page(place_of(page, name=name), tmp_path) is None
 
 
 def test_slots_are_private_once_all_are_taken_and_come_back(page):

@@ -3,7 +3,6 @@
 import pytest
 
 from fiber._objects.protocol import Mode
-from fiber._objects.queue.in_flight import InFlight
 from fiber._objects.queue.requests import (
     Accepted,
     Broken,
@@ -19,7 +18,7 @@ from fiber._objects.queue.requests import (
     StartTimer,
     Unready,
 )
-from fiber._objects.queue.state import MAX_DELIVERY, CreditWindow, QueueState
+from fiber._objects.queue.state import MAX_DELIVERY, CreditWindow, InFlight, QueueState
 from fiber._wire import codec
 from fiber.exceptions import WireError
 from queue_states import filled, given, offer, only

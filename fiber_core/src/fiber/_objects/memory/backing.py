@@ -89,9 +89,9 @@ class Location:
         return cls(name, pid, size, tag)
 
 
-def create(folder: Folder, ident: str) -> tuple[int, Path | None]:
-    """Create empty memory: its descriptor, and its path if it is a file."""
-    fd = _memfd()
+def create(folder: Folder, ident: str, title: str = "fiber-memory") -> tuple[int, Path | None]:
+    """Create empty memory: its descriptor, and its path if it is a file; ``title`` is for people."""
+    fd = _memfd(title)
     if fd is not None:
         return fd, None
     path = folder() / f"m{ident}-{next(_numbers)}"
@@ -186,11 +186,11 @@ def _path(location: Location, folder: Folder) -> Path | None:
     return folder() / location.name if _NAME.fullmatch(location.name) else None
 
 
-def _memfd() -> int | None:
+def _memfd(title: str) -> int | None:
     if sys.platform == "linux":
         # some builds of Python do not have it, some sandboxes forbid it
         with contextlib.suppress(AttributeError, OSError):
-            return os.memfd_create("fiber-memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            return os.memfd_create(title, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     return None
 
 

@@ -30,7 +30,7 @@ and sending a message, which the handler thread never takes.
 Called by ``fiber.queues``, ``fiber.connection`` and managers, by way of ``handle`` and ``store`` of
 the package above; calls ``_wire`` for messages.
 
-- ``state``, ``in_flight``, ``requests``: the state machine, deliveries, and its requests and
+- ``state``, ``requests``: the state machine with what is delivered and not settled, and its requests and
   commands.
 - ``channel``: the owner's side. ``reader``, ``remote_channel``: the other processes' side.
 - ``tasks``: all three for ``JoinableQueue``.

@@ -5,39 +5,29 @@ its user got. When it dies suddenly the owner knows exactly which of the items d
 handed out. On other hosts the owner knows only what the reader has reported by messages.
 
 A page has :data:`SLOTS` slots of four 64-bit words; the first slot is the head, which begins with a
-random tag that identifies the page. It is a memfd where the system has that, which the owner opens
-by the reader's descriptor (``/proc/PID/fd/N``); otherwise it is a file in the run's folder, which
-the owner unlinks.
+random tag that identifies the page. It is memory as all that processes of a host share
+(:mod:`fiber._objects.memory.backing`); where that is a file in the run's folder, the owner unlinks it.
 """
 
 from __future__ import annotations
 
-import itertools
 import mmap
 import os
-import re
 import secrets
-import stat
-import sys
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from fiber._objects.queue.in_flight import Progress
+from fiber._objects.memory import backing
+from fiber._objects.memory.backing import TAG_SIZE, Location
+from fiber._objects.queue.state import Progress
 
-#: bytes of the tag that identifies a page
-TAG_SIZE = 16
 #: words of a slot: handed out; given back after and up to; tasks done
 _WORDS = 4
 _SLOT = 8 * _WORDS
 #: slots of a page, the first of which is its head
 SLOTS = 1024
-
-# prefix of the name of a page that is opened by the reader's descriptor
-_DESCRIPTOR = "fd:"
-# name of a page in the run's folder
-_NAME = re.compile(r"p[\w.]+-\d+", re.ASCII)
-_numbers = itertools.count(1)
+PAGE_SIZE = SLOTS * _SLOT
 
 
 class ProgressSlot:
@@ -73,18 +63,11 @@ class ProgressPage:
 
     def __init__(self, folder: Path, ident: str) -> None:
         self.tag = secrets.token_bytes(TAG_SIZE)
-        self._path: Path | None = None
-        if sys.platform == "linux":
-            self._fd = os.memfd_create("fiber-progress", os.MFD_CLOEXEC)
-            #: name by which the owner opens it
-            self.name = f"{_DESCRIPTOR}{self._fd}"
-        else:
-            self.name = f"p{ident}-{next(_numbers)}"
-            self._path = folder / self.name
-            flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
-            self._fd = os.open(self._path, flags, 0o600)
-        os.ftruncate(self._fd, SLOTS * _SLOT)
-        memory = mmap.mmap(self._fd, SLOTS * _SLOT)
+        self._fd, self._path = backing.create(lambda: folder, ident, "fiber-progress")
+        #: name by which the owner opens it
+        self.name = backing.location_of(self._fd, self._path, PAGE_SIZE, self.tag).name
+        os.ftruncate(self._fd, PAGE_SIZE)
+        memory = mmap.mmap(self._fd, PAGE_SIZE)
         memory[:TAG_SIZE] = self.tag
         self._words = memoryview(memory).cast("Q")
         # in turn, so that the owner knows the end of a slot's last reader when it is used again
@@ -113,32 +96,19 @@ class ProgressPage:
             self._path.unlink(missing_ok=True)
 
 
-def page_path(name: str, pid: int, folder: Path) -> Path | None:
-    """Path of the page ``name`` of process ``pid``; None for a malformed name."""
-    if name.startswith(_DESCRIPTOR):
-        number = name.removeprefix(_DESCRIPTOR)
-        return Path(f"/proc/{pid}/fd/{number}") if number.isdecimal() else None
-    return folder / name if _NAME.fullmatch(name) else None
-
-
-def open_page(path: Path, tag: bytes) -> memoryview | None:
+def open_page(location: Location, folder: Path) -> memoryview | None:
     """Map a reader's page in the owner: its words; None if it is not on this host."""
-    try:
-        # a peer named it: opening a FIFO must not block
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
+    fd = backing.find(location, lambda: folder, write=False)
+    if fd is None:
         return None
     try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_size != SLOTS * _SLOT:
-            return None
-        memory = mmap.mmap(fd, SLOTS * _SLOT, access=mmap.ACCESS_READ)
+        memory = mmap.mmap(fd, PAGE_SIZE, access=mmap.ACCESS_READ)
     finally:
         os.close(fd)
-    if memory[:TAG_SIZE] != tag:
+    if memory[:TAG_SIZE] != location.tag:
         return None
-    if not path.is_symlink():
-        path.unlink(missing_ok=True)
+    if not location.name.startswith(backing.DESCRIPTOR):
+        (folder / location.name).unlink(missing_ok=True)
     return memoryview(memory).cast("Q")
 
 
