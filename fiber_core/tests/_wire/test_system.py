@@ -1,4 +1,4 @@
-"""What the wire takes from the system: descriptors, interfaces, and threads that accept."""
+"""What the wire takes from the system: descriptors, and threads that accept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ import pytest
 from fiber._base import values
 from fiber._wire import descriptors
 from fiber._wire.accept_thread import AcceptThread, private_listener
-from fiber._wire.interfaces import interfaces
 from wire_world import in_thread
 
 
@@ -199,15 +198,6 @@ class TestWaiting:
         os.close(reader)
         os.close(writer)
         assert descriptors.await_readable(poll, [reader], None)
-
-
-# The interfaces of this host, as the system reports them.
-
-
-def test_the_loopback_is_listed_and_marked():
-    found = [one for one in interfaces() if one.address == "127.0.0.1"]
-    assert [one.is_loopback for one in found] == [True]
-    assert found[0].is_up
 
 
 # A thread that accepts connections: each is served, and none after its end.

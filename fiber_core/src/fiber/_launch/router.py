@@ -43,7 +43,7 @@ def choose_address(runtime: LaunchContext) -> ListenAddress:
     )
     found: tuple[Interface, ...] = ()
     if not same_host:
-        from fiber._wire.interfaces import interfaces
+        from fiber.backend_parts.address import interfaces
 
         found = interfaces()
     address: ListenAddress = runtime.plugins.hook.fiber_listen_address(

@@ -151,7 +151,7 @@ def reachable(url: str) -> list[str]:
     """URLs that other hosts may dial to reach a listening URL; one for each network for 0.0.0.0."""
     if url.startswith(_UNIX) or _host(url) != _ANYWHERE:
         return [url]
-    from fiber._wire.interfaces import interfaces
+    from fiber.backend_parts.address import interfaces
 
     port = url.rpartition(":")[2]
     found = [one for one in interfaces() if one.is_up and ":" not in one.address]

@@ -1,6 +1,7 @@
 """Building blocks for backends, shared by plugins; the core uses some of them itself.
 
-* ``address``: address at which a process listens for peers on other hosts, behind mutual TLS.
+* ``address``: address at which a process listens for peers on other hosts, behind mutual TLS; network
+  interfaces of this host.
 * ``containers``: what backends that run containers have in common.
 * ``feed``: :class:`~fiber.backend_parts.feed.Feed`, the latest status of each job and streams of
   changes, for ``Backend.events``, ``Backend.status`` and waits. Statuses only move forward; each end

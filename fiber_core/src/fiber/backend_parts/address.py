@@ -1,17 +1,18 @@
-"""Listen addresses of processes whose peers are on other hosts, behind mutual TLS.
+"""Listen addresses of processes whose peers are on other hosts, behind mutual TLS; addresses of this host.
 
-Pure but for :func:`source_address`.
+Pure but for :func:`source_address` and :func:`interfaces`.
 """
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import socket
 from collections.abc import Sequence
 
 from fiber.model import Interface, ListenAddress
 
-__all__ = ["listen_address", "outward", "source_address", "tls"]
+__all__ = ["interfaces", "listen_address", "outward", "source_address", "tls"]
 
 
 def tls(host: str, advertised: str | None = None, *, routed: bool = False) -> ListenAddress:
@@ -79,3 +80,26 @@ def source_address(host: str, port: int) -> str | None:
 def _is_inward(interface: Interface) -> bool:
     address = ipaddress.ip_address(interface.address.partition("%")[0])
     return interface.is_loopback or address.is_loopback or address.is_link_local
+
+
+@functools.cache
+def interfaces() -> tuple[Interface, ...]:
+    """List the IP addresses of all network interfaces of this host, in the system's order; read once."""
+    import psutil
+
+    up = {name: stats.isup for name, stats in psutil.net_if_stats().items()}
+    found = []
+    for name, addresses in psutil.net_if_addrs().items():
+        for address in addresses:
+            if address.family not in (socket.AF_INET, socket.AF_INET6):
+                continue
+            loopback = address.address.startswith("127.") or address.address == "::1"
+            found.append(
+                Interface(
+                    name=name,
+                    address=address.address,
+                    is_loopback=loopback,
+                    is_up=up.get(name, False),
+                )
+            )
+    return tuple(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fiber._wire.interfaces import interfaces
+from fiber.backend_parts.address import interfaces
 from fiber.exceptions import FiberError
 from fiber.model import Check
 from fiber_docker.address import Facts, choose

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from fiber._wire.interfaces import interfaces
 from fiber.abc import ResourceProvider
+from fiber.backend_parts.address import interfaces
 from fiber.exceptions import BackendError, FiberError, UnknownJobError
 from fiber.model import Check, Job, JobSpec, JobStatus, ReasonKind
 from fiber_k8s import probe

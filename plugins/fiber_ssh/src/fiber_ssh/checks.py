@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
-from fiber._wire.interfaces import interfaces
+from fiber.backend_parts.address import interfaces
 from fiber.exceptions import BackendError, FiberError, ResourceError
 from fiber.model import BackendContext, Check, Job, JobSpec, JobState, Peers
 from fiber_ssh.address import UNREACHABLE, listen_address
