@@ -28,9 +28,8 @@ from fiber_k8s import pod_exec, port_forward
 from fiber_k8s.websocket_client import WebSocket
 from fiber_ssh import exec_channel, submission
 from fiber_ssh.agent_link import AgentLink
-from fiber_ssh.config import SshConfig
+from fiber_ssh.config import SshConfig, SshTiming
 from fiber_ssh.hosts import Host
-from fiber_ssh.timing import SshTiming
 from fuzz.target import target
 
 

@@ -12,13 +12,12 @@ from fiber._agent.resources.nvidia import NvidiaProvider
 from fiber.backend_parts.feed import Feed
 from fiber.exceptions import BackendError, BackendUnavailableError, ResourceError, SubmitError
 from fiber.model import JobSpec, JobState, JobStatus, Reason, ReasonKind, ResourceRequest
-from fiber_docker.config import DockerConfig
+from fiber_docker.config import DockerConfig, DockerTiming
 from fiber_docker.container import ContainerContext
 from fiber_docker.devices import Devices
 from fiber_docker.images import Images
 from fiber_docker.jobs import JobStarter
 from fiber_docker.stream import Stream
-from fiber_docker.timing import DockerTiming
 from wire_world import in_thread
 
 PATIENCE = 30.0

@@ -15,8 +15,7 @@ from cluster import Cluster
 from fiber.exceptions import BackendUnavailableError, UnknownJobError
 from fiber_k8s import websocket_client
 from fiber_k8s.client import Client
-from fiber_k8s.config import K8sConfig
-from fiber_k8s.timing import K8sTiming
+from fiber_k8s.config import K8sConfig, K8sTiming
 from fiber_k8s.websocket_client import open_websocket
 from making import making
 

@@ -17,12 +17,11 @@ from fiber_k8s import file_copy
 from fiber_k8s.address import choose, is_outside
 from fiber_k8s.capacity import allocatable, requested
 from fiber_k8s.client import advice, is_transient, status_message
-from fiber_k8s.config import K8sConfig
+from fiber_k8s.config import K8sConfig, K8sTiming
 from fiber_k8s.flow_control import RateLimiter
 from fiber_k8s.in_pod import JOB_VARIABLE, pod_evidence, read_own_pod
 from fiber_k8s.lifecycle import latest_messages
 from fiber_k8s.logs import LogCursor, follow, last_lines
-from fiber_k8s.timing import K8sTiming
 from fiber_k8s.websocket_client import WebSocket
 
 QUOTA = (

@@ -11,8 +11,7 @@ from fiber._agent import rundir
 from fiber.model import BackendContext
 from fiber_ssh.agent_link import AgentLink
 from fiber_ssh.backend import SshBackend
-from fiber_ssh.config import SshConfig
-from fiber_ssh.timing import SshTiming
+from fiber_ssh.config import SshConfig, SshTiming
 from making import making
 from ssh_hosts import ssh_hosts
 from ssh_programs import Master

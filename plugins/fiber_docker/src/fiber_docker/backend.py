@@ -29,7 +29,7 @@ from fiber.model import (
 from fiber_docker import files, network, output
 from fiber_docker.address import DESKTOP_HOST, Facts
 from fiber_docker.client import Client, log_lines
-from fiber_docker.config import DockerConfig
+from fiber_docker.config import DockerConfig, DockerTiming
 from fiber_docker.container import ContainerContext
 from fiber_docker.devices import Devices
 from fiber_docker.endpoint import effective_config
@@ -37,7 +37,6 @@ from fiber_docker.images import Images
 from fiber_docker.jobs import JobStarter, Terminator
 from fiber_docker.orphans import master_identity, sweep
 from fiber_docker.status import Inspector, created_at, from_list, job_of
-from fiber_docker.timing import DockerTiming
 from fiber_docker.watch import REMOVED_UNSEEN, Watch
 
 if TYPE_CHECKING:

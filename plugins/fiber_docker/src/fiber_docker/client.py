@@ -23,9 +23,8 @@ from fiber.backend_parts.containers import innermost
 from fiber.backend_parts.logfile import split_lines
 from fiber.exceptions import BackendError, BackendUnavailableError, SubmitError, UnknownJobError
 from fiber_docker import endpoint
-from fiber_docker.config import DockerConfig
+from fiber_docker.config import DockerConfig, DockerTiming
 from fiber_docker.stream import Stream
-from fiber_docker.timing import DockerTiming
 
 log = logging.getLogger("fiber")
 

@@ -17,10 +17,9 @@ import attrs
 from fiber.backend_parts import first
 from fiber.backend_parts.containers import UNNEEDED_CAPABILITIES, is_reduced
 from fiber.model import JobSpec, ResourceRequest, Volume
-from fiber_docker.config import DockerConfig
+from fiber_docker.config import DockerConfig, DockerTiming
 from fiber_docker.endpoint import ENGINE_VARIABLE, NO_ENGINE, SHARED_ENGINE, SOCKET
 from fiber_docker.orphans import MASTER_CONTAINER_LABEL, MASTER_LABEL
-from fiber_docker.timing import DockerTiming
 
 #: prefix of the keys of Fiber's labels
 PREFIX = "fiber."

@@ -18,13 +18,12 @@ from fiber.backend_parts.threads import ThreadPool
 from fiber.exceptions import BackendError, BackendUnavailableError, SubmitError, UnknownJobError
 from fiber.model import Job, JobSpec, JobState, JobStatus
 from fiber_docker.client import Client, MissingImageError
-from fiber_docker.config import DockerConfig
+from fiber_docker.config import DockerConfig, DockerTiming
 from fiber_docker.container import ContainerContext, ContainerSpec, container_spec
 from fiber_docker.devices import Devices, Requests
 from fiber_docker.images import Images
 from fiber_docker.output import OutputForwarder
 from fiber_docker.status import ended_before_start, failed_to_start, lost_with_engine, start_failure
-from fiber_docker.timing import DockerTiming
 
 log = logging.getLogger("fiber")
 

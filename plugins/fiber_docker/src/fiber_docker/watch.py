@@ -13,6 +13,7 @@ from fiber.backend_parts.feed import Feed, failed, with_log_tail
 from fiber.exceptions import BackendError, FiberError
 from fiber.model import JobState, JobStatus, ReasonKind
 from fiber_docker.client import Client, close_stream
+from fiber_docker.config import DockerTiming
 from fiber_docker.jobs import JobStarter
 from fiber_docker.status import (
     ContainerExit,
@@ -22,7 +23,6 @@ from fiber_docker.status import (
     job_of,
     killed_unseen,
 )
-from fiber_docker.timing import DockerTiming
 
 log = logging.getLogger("fiber")
 

@@ -21,9 +21,8 @@ from fiber.backend_parts.containers import innermost
 from fiber.exceptions import BackendError, BackendUnavailableError, SubmitError
 from fiber.model import Timing
 from fiber_k8s import flow_control, rbac
-from fiber_k8s.config import K8sConfig
+from fiber_k8s.config import K8sConfig, K8sTiming
 from fiber_k8s.connection import Connection, connect
-from fiber_k8s.timing import K8sTiming
 
 _SAFE = frozenset({"GET", "DELETE"})
 #: of bodies that are no plain JSON; a PATCH is one of RFC 7386

@@ -12,9 +12,8 @@ from typing import Any
 import attrs
 
 from fiber.exceptions import BackendUnavailableError
-from fiber_k8s.config import K8sConfig
+from fiber_k8s.config import K8sConfig, K8sTiming
 from fiber_k8s.in_pod import OwnPod, pod_evidence, read_own_pod
-from fiber_k8s.timing import K8sTiming
 
 #: connections in the pool; more concurrent calls wait for one
 _CONNECTIONS = 32

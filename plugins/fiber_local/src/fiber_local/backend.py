@@ -32,10 +32,9 @@ from fiber.model import (
     ReasonKind,
 )
 from fiber_local import host_jobs
-from fiber_local.config import LocalConfig
+from fiber_local.config import LocalConfig, LocalTiming
 from fiber_local.host_jobs import JournalFollower
 from fiber_local.supervisors import HostDevices, Supervisors
-from fiber_local.timing import LocalTiming
 
 __all__ = ["LocalBackend"]
 

@@ -25,9 +25,8 @@ from fiber.model import (
     ResourceRequest,
     Timing,
 )
-from fiber_local.config import LocalConfig
+from fiber_local.config import LocalConfig, LocalTiming
 from fiber_local.supervisors import HostDevices, Supervisors
-from fiber_local.timing import LocalTiming
 
 __all__ = ["run_checks"]
 

@@ -13,12 +13,11 @@ import attrs
 import paramiko
 
 from fiber.exceptions import BackendError, BackendUnavailableError, FiberError, UnknownJobError
-from fiber_ssh.config import SshConfig
+from fiber_ssh.config import SshConfig, SshTiming
 from fiber_ssh.connect import CONNECTION_ERRORS, Connection, connect
 from fiber_ssh.exec_channel import HostInfo, explain_end, open_agent
 from fiber_ssh.hosts import Host
 from fiber_ssh.remote.wire import JOIN, Data, Message, decoder, pack
-from fiber_ssh.timing import SshTiming
 
 log = logging.getLogger("fiber")
 

@@ -25,13 +25,12 @@ from fiber.backend_parts.threads import Timers, run_at_once
 from fiber.exceptions import BackendError, BackendUnavailableError, FiberError, ResourceError
 from fiber.model import Device, JobSpec, ResourceRequest, Timing
 from fiber_ssh.agent_link import AgentLink
-from fiber_ssh.config import SshConfig
+from fiber_ssh.config import SshConfig, SshTiming
 from fiber_ssh.exec_channel import HostInfo, run
 from fiber_ssh.files import FileSender
 from fiber_ssh.hosts import Host
 from fiber_ssh.placement import HostCapacity, slots_of
 from fiber_ssh.streams import Streams
-from fiber_ssh.timing import SshTiming
 
 
 def incompatibility(

@@ -30,14 +30,13 @@ from fiber.exceptions import (
 )
 from fiber.model import Job, JobState, JobStatus, ReasonKind, Timing
 from fiber_ssh.agent_link import AgentLink, Request
-from fiber_ssh.config import SshConfig
+from fiber_ssh.config import SshConfig, SshTiming
 from fiber_ssh.host_state import HostState, HostStates, LeaseMonitor
 from fiber_ssh.hosts import Host
 from fiber_ssh.placement import HostCapacity, choose, waiting_for
 from fiber_ssh.remote.wire import Message
 from fiber_ssh.routes import Route, Router
 from fiber_ssh.submission import Submission, read_record, submit_fields
-from fiber_ssh.timing import SshTiming
 
 log = logging.getLogger("fiber")
 
