@@ -43,8 +43,7 @@ class DockerWitness(HostWitness):
         self._engine.daemon.start()
 
     def cut_events(self):
-        for watch in self._backend._watches.values():
-            watch._stream.close()
+        self._backend._watches.cut()
 
 
 @pytest.mark.timeout(300)

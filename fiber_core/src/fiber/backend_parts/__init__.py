@@ -22,8 +22,10 @@
 * ``standard_streams``: passes this program's standard streams on to and from programs elsewhere.
 * ``threads``: :class:`~fiber.backend_parts.threads.ThreadPool`, which makes a platform's slow
   calls.
+* ``watch``: :class:`~fiber.backend_parts.watch.RunWatch`, a thread that follows a platform's stream of
+  changes and opens it again whenever it ends.
 
 ``first`` and ``liveness`` only need the standard library, because they are sent to hosts without
 Fiber. ``Feed`` has one condition and no thread; ``ThreadPool`` has one lock and threads named
-``fiber-BACKEND-NUMBER``.
+``fiber-BACKEND-NUMBER``; a watch has one thread and no lock.
 """

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from fiber.abc import Backend
 from fiber.backend_parts.containers import user_name
 from fiber.backend_parts.feed import Feed
+from fiber.backend_parts.watch import Watches
 from fiber.exceptions import SubmitError, UnknownJobError
 from fiber.model import (
     BackendContext,
@@ -74,9 +74,7 @@ class DockerBackend(Backend):
             context.timing.partial_line,
         )
         self._terminator = Terminator(self._client, timing.handler_check)
-        self._lock = threading.Lock()
-        self._watches: dict[str, Watch] = {}
-        self._closed = False
+        self._watches = Watches(self._make_watch)
         self._owner = os.getpid()
 
     # -- jobs ---------------------------------------------------------------------------------
@@ -87,14 +85,13 @@ class DockerBackend(Backend):
             msg = f"{spec.name} has no program to run: argv is empty"
             raise SubmitError(msg)
         context = self._container_context(spec)
-        self._watch(spec.run_id).wait_ready()
+        self._watches.wait_ready(spec.run_id)
         return self._starter.submit(spec, context)
 
     def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
         """Changes of the containers of a run, also of those that other programs started."""
         events = self._feed.events(run_id)
-        if not self._closed:
-            self._watch(run_id).wait_ready()
+        self._watches.wait_ready(run_id)
         return events
 
     def status(self, jobs: Sequence[Job]) -> Sequence[JobStatus]:
@@ -221,15 +218,11 @@ class DockerBackend(Backend):
         """Remove all containers of jobs that are not detached, and end the streams."""
         if os.getpid() != self._owner:
             return
-        with self._lock:
-            watches = [] if self._closed else list(self._watches.values())
-            self._closed = True
         with contextlib.ExitStack() as stack:
             # each also if one before it fails
             stack.callback(self._client.close)
             stack.callback(self._feed.close)
-            for watch in watches:
-                stack.callback(watch.close)
+            stack.callback(self._watches.close)
             stack.callback(self._terminator.close)
             stack.callback(self._starter.close)
 
@@ -277,21 +270,16 @@ class DockerBackend(Backend):
         scheme, _, path = self._client.url.partition("://")
         return path if scheme == "unix" else None
 
-    def _watch(self, run_id: str) -> Watch:
-        with self._lock:
-            watch = self._watches.get(run_id)
-            if watch is None or not watch.is_alive:
-                watch = Watch(
-                    self._client,
-                    self.name,
-                    run_id,
-                    self._feed,
-                    self._inspector,
-                    self._starter,
-                    self._timing,
-                )
-                self._watches[run_id] = watch
-            return watch
+    def _make_watch(self, run_id: str) -> Watch:
+        return Watch(
+            self._client,
+            self.name,
+            run_id,
+            self._feed,
+            self._inspector,
+            self._starter,
+            self._timing,
+        )
 
     def _ended(self, job: Job) -> None:
         self._starter.ended(job)

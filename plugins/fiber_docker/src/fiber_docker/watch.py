@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import signal
-import threading
 from collections.abc import Mapping
 from typing import Any
 
 from fiber.backend_parts.feed import Feed, failed, with_log_tail
-from fiber.exceptions import BackendError, FiberError
+from fiber.backend_parts.watch import RunWatch
+from fiber.exceptions import BackendError
 from fiber.model import JobState, JobStatus, ReasonKind
 from fiber_docker.client import Client, close_stream
 from fiber_docker.config import DockerTiming
@@ -23,8 +22,6 @@ from fiber_docker.status import (
     job_of,
     killed_unseen,
 )
-
-log = logging.getLogger("fiber")
 
 _RUNNING = {"start": JobState.RUNNING, "unpause": JobState.RUNNING, "pause": JobState.SUSPENDED}
 #: Docker's action and Podman's
@@ -42,11 +39,8 @@ _LOST_UNSEEN = failed(
 )
 
 
-class Watch:
-    """Stream of the engine's events, in the thread ``fiber-docker-events``; opened again when it breaks.
-
-    Each job and its status is published to the feed.
-    """
+class Watch(RunWatch):
+    """Stream of the engine's events, in the thread ``fiber-docker-events``; each status is published to the feed."""
 
     def __init__(
         self,
@@ -58,6 +52,7 @@ class Watch:
         starter: JobStarter,
         timing: DockerTiming,
     ) -> None:
+        super().__init__("fiber-docker-events", "the engine", timing.watch_end)
         self._client = client
         self._backend = backend
         self._run_id = run_id
@@ -65,82 +60,46 @@ class Watch:
         self._feed = feed
         self._inspector = inspector
         self._starter = starter
-        self._timing = timing
+        self._retry = timing.retry
         #: containers in which something was killed for want of memory
         self._oom: set[str] = set()
-        self._closed = threading.Event()
-        self._ready = threading.Event()
-        self._failure: FiberError | None = None
-        self._lock = threading.Lock()
         self._stream: Any = None
-        self._thread = threading.Thread(target=self._run, name="fiber-docker-events", daemon=True)
-        self._thread.start()
 
-    def wait_ready(self) -> None:
-        """Wait until the stream is open and the present containers are published.
+    def cut(self) -> None:
+        """End the stream."""
+        # exceptions differ with the transport, and it is closed in any case
+        with contextlib.suppress(Exception):
+            self._stream.close()
 
-        Raises:
-            BackendUnavailableError: the engine did not answer.
-        """
-        self._ready.wait()
-        if self._failure is not None:
-            raise self._failure
-
-    @property
-    def is_alive(self) -> bool:
-        """False where the first attempt to reach the engine failed."""
-        return self._failure is None
+    def pause(self, error: Exception | None) -> float:
+        """Return the same time after each attempt."""
+        return self._retry
 
     def close(self) -> None:
         """End the stream and its thread. Idempotent."""
-        with self._lock:
-            self._closed.set()
-            stream = self._stream
-        if stream is not None:
-            with contextlib.suppress(Exception):
-                # exceptions differ with the transport, and it is closed in any case
-                stream.close()
-        if self._thread is not threading.current_thread():
-            self._thread.join(self._timing.watch_end)
-        if self._thread.is_alive() and stream is not None:
+        super().close()
+        if self._thread.is_alive():
             # over ssh a stream that is read cannot be cancelled, only taken away
-            close_stream(stream)
+            close_stream(self._stream)
 
-    def _run(self) -> None:
-        warned = False
-        while not self._closed.is_set():
-            try:
-                self._follow()
-                warned = False
-            except FiberError as error:
-                if not self._ready.is_set():
-                    self._failure = error
-                    self._ready.set()
-                    return
-                if not (warned or self._closed.is_set()):
-                    log.warning("fiber: jobs are out of sight until the engine is back: %s", error)
-                    warned = True
-            except Exception:
-                if self._closed.is_set():
-                    break
-                # an event that cannot be read must not hide those after it
-                log.exception("fiber: an event of the Docker engine could not be read")
-                self._ready.set()
-            # there is no event for an engine that is back
-            self._closed.wait(self._timing.retry)
-        self._ready.set()
-
-    def _follow(self) -> None:
+    def follow(self) -> None:
+        """Open the stream, then list and inspect the containers."""
         # since a time before the list is read, by the engine's clock: nothing is missed in between
         now = self._client.call("report its time", lambda api: api.info())["SystemTime"]
         # whole seconds: an event that comes twice changes nothing
-        stream = self._client.events([self._label], int(created_at(now) or 0))
-        with self._lock:
-            if self._closed.is_set():
-                stream.close()
+        stream = self._stream = self._client.events([self._label], int(created_at(now) or 0))
+        try:
+            if self.is_closed:
                 return
-            self._stream = stream
-        is_again = self._ready.is_set()
+            self._publish_present()
+            self.set_ready()
+            with self._client.translate_errors("stream events"):
+                for event in stream:
+                    self._handle_event(event)
+        finally:
+            close_stream(stream)
+
+    def _publish_present(self) -> None:
         gone = {job.id: job for job in self._feed.running(self._run_id)}
         for item in self._client.containers(self._label):
             labels = item.get("Labels") or {}
@@ -152,17 +111,10 @@ class Watch:
             with contextlib.suppress(BackendError):
                 # removed meanwhile: an event follows
                 status = self._inspector.status(item["Id"], labels)
-                self._feed.publish(job, killed_unseen(status) if is_again else status)
+                self._feed.publish(job, killed_unseen(status) if self.is_ready else status)
         for job in gone.values():
             # it ended and its container was removed while there was no stream
             self._feed.publish(job, with_log_tail(_LOST_UNSEEN, self._starter.log_tail(job.id)))
-        self._ready.set()
-        try:
-            with self._client.translate_errors("stream events"):
-                for event in stream:
-                    self._handle_event(event)
-        finally:
-            close_stream(stream)
 
     def _handle_event(self, event: Mapping[str, Any]) -> None:
         actor = event.get("Actor", {})

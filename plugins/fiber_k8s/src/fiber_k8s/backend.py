@@ -17,6 +17,7 @@ from fiber.abc import Backend
 from fiber.backend_parts.containers import user_name
 from fiber.backend_parts.feed import Feed
 from fiber.backend_parts.threads import Timers
+from fiber.backend_parts.watch import Watches
 from fiber.exceptions import BackendError, SubmitError, UnknownJobError
 from fiber.model import (
     BackendContext,
@@ -86,9 +87,12 @@ class K8sBackend(Backend):
             self._on_foreign_deletion,
         )
         self._lock = threading.Lock()
-        self._watches: dict[str, Watch] = {}
+        self._watches = Watches(
+            lambda run_id: Watch(
+                self._client, run_id, self._lifecycle.on_pod, self._lifecycle.on_deleted
+            )
+        )
         self._run_objects: dict[str, RunObjects] = {}
-        self._closed = False
         self._owner = os.getpid()
 
     # -- jobs ---------------------------------------------------------------------------------
@@ -101,8 +105,7 @@ class K8sBackend(Backend):
     def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
         """Return a stream of (job, status) of a run's pods, also those of other programs."""
         events = self._feed.events(run_id)
-        if not self._closed:
-            self._watch(run_id).wait_ready()
+        self._watches.wait_ready(run_id)
         return events
 
     def status(self, jobs: Sequence[Job]) -> Sequence[JobStatus]:
@@ -149,7 +152,7 @@ class K8sBackend(Backend):
         if follow:
             if self._feed.status(job.id) is None:
                 # another program submitted it
-                self._watch(job.run_id).wait_ready()
+                self._watches.wait_ready(job.run_id)
             self._feed.wait_placed([job.id], None)
         if self._is_unplaced(job):
             return iter(())
@@ -277,16 +280,13 @@ class K8sBackend(Backend):
         if os.getpid() != self._owner:
             return
         with self._lock:
-            watches = [] if self._closed else list(self._watches.values())
-            self._closed = True
             objects, self._run_objects = list(self._run_objects.values()), {}
         with contextlib.ExitStack() as stack:
             # each one also where those before it fail
             stack.callback(self._client.close)
             stack.callback(self._streams.close)
             stack.callback(self._feed.close)
-            for watch in watches:
-                stack.callback(watch.close)
+            stack.callback(self._watches.close)
             stack.callback(self._submitter.close)
             stack.callback(self._timers.close)
             for one in objects:
@@ -300,7 +300,7 @@ class K8sBackend(Backend):
             msg = f"{spec.name} has no program to run: argv is empty"
             raise SubmitError(msg)
         try:
-            self._watch(spec.run_id).wait_ready()
+            self._watches.wait_ready(spec.run_id)
         except ApiError as error:
             # its message says it all
             raise SubmitError(str(error)) from None
@@ -344,16 +344,6 @@ class K8sBackend(Backend):
                 found = RunObjects(self._client, run_id, duration, user_name())
                 self._run_objects[run_id] = found
             return found
-
-    def _watch(self, run_id: str) -> Watch:
-        with self._lock:
-            watch = self._watches.get(run_id)
-            if watch is None or not watch.is_alive:
-                watch = Watch(
-                    self._client, run_id, self._lifecycle.on_pod, self._lifecycle.on_deleted
-                )
-                self._watches[run_id] = watch
-            return watch
 
     def _end(self, job: Job, grace: int, *, kill: bool) -> None:
         if self._feed.end(job.id) or self._submitter.cancel_creation(job.id):

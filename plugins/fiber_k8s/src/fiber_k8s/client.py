@@ -165,6 +165,11 @@ class Client:
         return True
 
     @property
+    def is_configured(self) -> bool:
+        """True once a configuration was read."""
+        return self._connection is not None
+
+    @property
     def namespace(self) -> str:
         """Namespace of the pods."""
         return self.connection.namespace

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import math
 import socket
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import urllib3
 
 from fiber.backend_parts.logfile import split_lines
+from fiber.backend_parts.watch import RunWatch
 from fiber.exceptions import BackendError, BackendUnavailableError, FiberError
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.flow_control import RetryWindow, backoff
 from fiber_k8s.names import PREFIX
-
-log = logging.getLogger("fiber")
 
 _PAGE = 500
 
@@ -33,8 +30,8 @@ class Expired(Exception):  # noqa: N818 - a word within this module, no error
     """The resource version has expired: a new list is needed."""
 
 
-class Watch:
-    """Watch of one run, with a thread of its own, on which the callbacks run.
+class Watch(RunWatch):
+    """Watch of one run, in the thread ``fiber-k8s-watch``, on which the callbacks run.
 
     ``on_pod`` is called with each pod that exists, after each change; ``on_deleted`` with the last
     version of each that was deleted.
@@ -47,6 +44,7 @@ class Watch:
         on_pod: Callable[[Mapping[str, Any]], None],
         on_deleted: Callable[[Mapping[str, Any]], None],
     ) -> None:
+        super().__init__("fiber-k8s-watch", "the cluster", client.timing.watch_end)
         self._client = client
         self._timing = client.timing
         self._selector = f"{PREFIX}run={run_id}"
@@ -54,103 +52,62 @@ class Watch:
         self._on_deleted = on_deleted
         #: latest versions of the existing pods
         self._pods: dict[str, Mapping[str, Any]] = {}
+        #: from which the stream is opened; None to list the pods before
         self._version: str | None = None
         #: True once a stream has sent an event since the last backoff
         self._received = False
-        self._closed = threading.Event()
-        self._ready = threading.Event()
-        self._failure: FiberError | None = None
-        self._lock = threading.Lock()
+        #: True where the pods were listed again since then
+        self._was_listed = False
+        self._began = 0.0
+        self._window = RetryWindow("list pods", client.core_timing)
+        self._waits = self._backoff()
         self._response: Any = None
-        self._thread = threading.Thread(target=self._run, name="fiber-k8s-watch", daemon=True)
-        self._thread.start()
-
-    def wait_ready(self) -> None:
-        """Wait for the first list, after which no change is missed.
-
-        Raises:
-            BackendUnavailableError: the cluster could not be reached for as long as it is retried.
-            BackendError: it refused.
-        """
-        self._ready.wait()
-        if self._failure is not None:
-            # the exception is shared by all waiting threads: their tracebacks must not add up
-            raise self._failure.with_traceback(None)
-
-    @property
-    def is_alive(self) -> bool:
-        """False where the first list failed and the thread has ended."""
-        return self._failure is None
 
     def cut(self) -> None:
-        """Break the connection, as a network may; it is opened again."""
-        with self._lock:
-            response = self._response
+        """Break the connection, as a network may."""
+        response = self._response
         if response is not None:
             _break(response)
 
-    def close(self) -> None:
-        """End the stream and its thread. Idempotent."""
-        self._closed.set()
-        self.cut()
-        if self._thread is not threading.current_thread():
-            self._thread.join(self._timing.watch_end)
+    def may_pass(self, error: FiberError) -> bool:
+        """Return whether the first list may be retried; a missing configuration is not."""
+        if isinstance(error, ApiError):
+            passes = error.is_transient or error.status == 429
+        else:
+            passes = isinstance(error, BackendUnavailableError) and self._client.is_configured
+        return passes and self._window.allows(error)
 
-    # -- the thread
+    def pause(self, error: Exception | None) -> float:
+        """Return the backoff: a cluster that ends each stream at once is not called without a pause."""
+        if self._received or time.monotonic() - self._began > self._timing.watch_accepted:
+            self._waits = self._backoff()
+            self._received = self._was_listed = False
+        if error is not None and not isinstance(error, FiberError):
+            # what could not be read is listed
+            self._version = None
+        rest = error.retry_after if isinstance(error, ApiError) else 0.0
+        return max(rest, next(self._waits))
 
-    def _run(self) -> None:
-        try:
-            # a missing configuration is not retried
-            _ = self._client.connection
-        except FiberError as error:
-            self._fail(error)
-            return
-        timing = self._timing
-        waits = backoff(timing.backoff, timing.watch_backoff)
-        window = RetryWindow("list pods", self._client.core_timing)
-        complained = is_old = False
-        while not self._closed.is_set():
-            began, rest = time.monotonic(), 0.0
+    def follow(self) -> None:
+        """List the pods where no version is known, then follow the stream."""
+        self._began = time.monotonic()
+        while True:
+            if self._version is None:
+                self._list()
+                self.set_ready()
             try:
-                if self._version is None:
-                    self._list()
-                    self._ready.set()
                 self._follow()
-                complained = False
-                # it ended as all do
             except Expired:
                 self._version = None
-                if not is_old:
-                    # without backoff: ends that were missed wait for the list
-                    is_old = True
-                    continue
-            except FiberError as error:
-                if not self._ready.is_set():
-                    if not (_may_pass(error) and window.allows(error)):
-                        self._fail(error)
-                        return
-                elif not (complained or self._closed.is_set()):
-                    log.warning("fiber: pods are out of sight until the cluster is back: %s", error)
-                    complained = True
-                if isinstance(error, ApiError):
-                    rest = error.retry_after
-            except Exception:
-                if self._closed.is_set():
-                    break
-                # one invalid object must not hide those after it
-                log.exception("fiber: what the cluster said of a pod could not be read")
-                self._version = None
-            if self._received or time.monotonic() - began > timing.watch_accepted:
-                waits = backoff(timing.backoff, timing.watch_backoff)
-                self._received = is_old = False
-            # no event reports that a cluster is reachable again, and one that ends each stream at
-            # once must not be called without a pause
-            self._closed.wait(max(rest, next(waits)))
-        self._ready.set()
+                if self._was_listed:
+                    return
+                # at once: ends that were missed wait for the list
+                self._was_listed = True
+            else:
+                return
 
-    def _fail(self, error: FiberError) -> None:
-        self._failure = error
-        self._ready.set()
+    def _backoff(self) -> Iterator[float]:
+        return backoff(self._timing.backoff, self._timing.watch_backoff)
 
     def _list(self) -> None:
         found: dict[str, Mapping[str, Any]] = {}
@@ -202,23 +159,21 @@ class Watch:
             if error.status == 410:
                 raise Expired from error
             raise
-        with self._lock:
-            self._response = response
-        if self._closed.is_set():
+        self._response = response
+        if self.is_closed:
             _break(response)
         try:
             for line in split_lines(response.stream(1 << 16, decode_content=True)):
                 if line:
                     self._handle_event(json.loads(line))
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as failure:
-            if self._closed.is_set():
+            if self.is_closed:
                 return
             # resumed at the last version; repeated events are harmless
             msg = f"the stream of pods broke: {failure}"
             raise BackendUnavailableError(msg) from failure
         finally:
-            with self._lock:
-                self._response = None
+            self._response = None
             with contextlib.suppress(Exception):
                 # errors while closing differ with the transport, and it is over in any case
                 response.close()
@@ -252,13 +207,6 @@ def _break(response: Any) -> None:
 
 def _never(_: BackendError) -> bool:
     return False
-
-
-def _may_pass(error: FiberError) -> bool:
-    """Return whether the first list may be retried."""
-    if isinstance(error, ApiError):
-        return error.is_transient or error.status == 429
-    return isinstance(error, BackendUnavailableError)
 
 
 def _uid(pod: Mapping[str, Any]) -> str:
