@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fiber._agent import rundir
 from fiber._agent.instructions import PRELOAD
@@ -27,8 +28,12 @@ from fiber._base.log import lazy_logger
 from fiber.abc import ResourceProvider
 from fiber.backend_parts.liveness import Owner, owner_of
 from fiber.exceptions import BackendUnavailableError
-from fiber.model import BackendContext, Device, JobSpec, JobStatus, Timing
+from fiber.model import BackendContext, Device, JobSpec, JobStatus
 from fiber_local.config import LocalConfig
+
+if TYPE_CHECKING:
+    import socket
+    import subprocess
 
 __all__ = ["HostDevices", "Supervisors", "mark_detached"]
 
@@ -169,17 +174,23 @@ class Supervisors:
             cwd: likewise.
         """
         self._check_open()
-        client = _start_detached(
-            self.directory,
-            run_id=spec.run_id,
-            host=self._host,
-            preload=(*PRELOAD, LocalConfig.__module__) if spec.entry else (),
-            on_status=self._on_job_status,
-            on_notice=_tell,
-            on_end=self._on_supervisor_end,
-            silence=self._silence,
-            timing=self._context.timing,
+        directory = self.directory
+        mark_detached(Path(directory))
+        channel, process = start_supervisor(
+            SupervisorOptions(
+                run_id=spec.run_id,
+                run_directory=directory,
+                master=None,
+                host=self._host,
+                preload=(*PRELOAD, LocalConfig.__module__) if spec.entry else (),
+                idle_exit=0.0,
+                detached=True,
+                time_scale=self._context.timing.scale,
+            )
         )
+        # the started process forks the supervisor and ends, so that it is no child of this one
+        process.wait()
+        client = self._client_of(channel)
         with self._lock:
             self._detached = [c for c in self._detached if c.is_running]
             self._detached.append(client)
@@ -264,16 +275,7 @@ class Supervisors:
 
     def _claim_inherited(self) -> SupervisorClient | None:
         channel = claim_channel(self.directory)
-        if channel is None:
-            return None
-        return SupervisorClient(
-            channel,
-            on_status=self._on_job_status,
-            on_notice=_tell,
-            on_end=self._on_inherited_end,
-            silence=self._silence,
-            timing=self._context.timing,
-        )
+        return None if channel is None else self._client_of(channel, on_end=release_channel)
 
     def _start(self) -> SupervisorClient:
         directory = self.directory
@@ -291,11 +293,26 @@ class Supervisors:
             time_scale=self._context.timing.scale,
         )
         channel, process = start_supervisor(options)
+        return self._client_of(channel, process)
+
+    def _client_of(
+        self,
+        channel: socket.socket,
+        process: subprocess.Popen[bytes] | None = None,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> SupervisorClient:
+        """Return the client of a supervisor; ``on_end`` is called once that has ended."""
+
+        def ended(words: str) -> None:
+            on_end()
+            if words and not self._closed:
+                log.warning("fiber: %s; its jobs have ended with it", words)
+
         return SupervisorClient(
             channel,
             on_status=self._on_job_status,
             on_notice=_tell,
-            on_end=self._on_supervisor_end,
+            on_end=ended,
             process=process,
             silence=self._silence,
             timing=self._context.timing,
@@ -305,14 +322,6 @@ class Supervisors:
         if status.state.is_terminal:
             self._by_job.pop(job_id, None)
         self._on_status(job_id, status)
-
-    def _on_inherited_end(self, words: str) -> None:
-        release_channel()
-        self._on_supervisor_end(words)
-
-    def _on_supervisor_end(self, words: str) -> None:
-        if words and not self._closed:
-            log.warning("fiber: %s; its jobs have ended with it", words)
 
 
 def _tell(words: str) -> None:
@@ -328,52 +337,3 @@ def mark_detached(directory: Path) -> None:
         new = directory / "run.json.new"
         new.write_text(json.dumps(description))
         new.replace(directory / "run.json")
-
-
-def _start_detached(
-    directory: str,
-    *,
-    run_id: str,
-    host: str,
-    preload: tuple[str, ...],
-    on_status: Callable[[str, JobStatus], None],
-    on_notice: Callable[[str], None],
-    on_end: Callable[[str], None],
-    silence: float,
-    timing: Timing,
-) -> SupervisorClient:
-    """Start a supervisor that ends after its job, whatever becomes of this process.
-
-    Args:
-        directory: the run directory.
-        run_id: the run.
-        host: name of this host.
-        preload: modules that the job needs.
-        on_status: as :class:`SupervisorClient` has it.
-        on_notice: likewise.
-        on_end: likewise.
-        silence: likewise.
-        timing: likewise.
-    """
-    mark_detached(Path(directory))
-    options = SupervisorOptions(
-        run_id=run_id,
-        run_directory=directory,
-        master=None,
-        host=host,
-        preload=preload,
-        idle_exit=0.0,
-        detached=True,
-        time_scale=timing.scale,
-    )
-    channel, process = start_supervisor(options)
-    # the started process forks the supervisor and ends, so that it is no child of this one
-    process.wait()
-    return SupervisorClient(
-        channel,
-        on_status=on_status,
-        on_notice=on_notice,
-        on_end=on_end,
-        silence=silence,
-        timing=timing,
-    )
