@@ -309,7 +309,7 @@ class K8sBackend(Backend):
     def _garbage_collection(self) -> bool:
         """Start the garbage collection of dead programs' runs, once; True."""
         sweeper = Sweeper(self._client)
-        self._submitter.run_soon(functools.partial(self._collect_garbage, sweeper))
+        self._submitter.threads.submit(functools.partial(self._collect_garbage, sweeper))
         return True
 
     def _collect_garbage(self, sweeper: Sweeper) -> None:
@@ -324,7 +324,7 @@ class K8sBackend(Backend):
             log.info("fiber: removed what runs left whose programs are gone: %s", result.removed)
         if result.observed:
             again = functools.partial(
-                self._submitter.run_soon, functools.partial(self._collect_garbage, sweeper)
+                self._submitter.threads.submit, functools.partial(self._collect_garbage, sweeper)
             )
             self._timers.set("sweep", min(result.interval, max(result.observed.values())), again)
 
@@ -352,7 +352,7 @@ class K8sBackend(Backend):
         spec = self._submitter.spec(job.id)
         if kill and (was_requested or spec is None or spec.entry is None):
             # a kubelet sends SIGTERM first, and waits out an earlier grace period
-            kill_processes(self._client, job.id, self._submitter.run_soon)
+            kill_processes(self._client, job.id, self._submitter.threads.submit)
         try:
             known = self._client.delete("pods", job.id, grace=grace)
         except ApiError as error:

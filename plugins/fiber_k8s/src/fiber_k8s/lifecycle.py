@@ -14,7 +14,7 @@ import functools
 import logging
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -45,20 +45,18 @@ from fiber_k8s.status import (
 )
 from fiber_k8s.submission import JobSubmitter
 
+log = logging.getLogger("fiber")
+
 #: event reasons of autoscalers that add a node for a pod: Cluster Autoscaler's, and Karpenter's
 _SCALING = frozenset({"TriggeredScaleUp", "Nominated"})
 #: event reasons of kubelets and controllers for which a container is not made; others, such as
 #: ``MissingClusterDNS`` and ``DNSConfigForming``, come with pods that run all the same
 _STUCK = frozenset(
     {
-        *(
-            "FailedMount",
-            "FailedMapVolume",
-            "FailedAttachVolume",
-            "FailedMountOnFilesystemMismatch",
-        ),
+        *("FailedMount", "FailedMapVolume", "FailedAttachVolume"),
+        *("FailedMountOnFilesystemMismatch", "FailedPrepareDynamicResources"),
         *("FailedCreatePodSandBox", "FailedPodSandBoxStatus", "NetworkNotReady"),
-        *("FailedCreatePodContainer", "FailedPrepareDynamicResources"),
+        "FailedCreatePodContainer",
     }
 )
 _PAGE = 500
@@ -184,8 +182,6 @@ def _time(event: Mapping[str, Any]) -> str:
     )
 
 
-log = logging.getLogger("fiber")
-
 #: lines of a log kept with the status of a failed job
 _TAIL = 20
 _START_FAILED = 127
@@ -197,6 +193,33 @@ _FOR_EVER = (
 )
 
 
+@attrs.define
+class _PodState:
+    """What is known of a pod, and what this program does with it; guarded by the lifecycle's lock."""
+
+    #: labels of its object; None while there is none that the watch has reported
+    labels: Mapping[str, str] | None = None
+    #: True while its final status is about to be published
+    is_ending: bool = False
+    #: True where its node does not confirm its end, for which nothing waits any more
+    is_lost: bool = False
+    #: True where this program terminates it: its log is not read for a reason
+    end_requested: bool = False
+    #: True where this program kills it
+    is_killed: bool = False
+    #: True where it has ended, and this program deletes it
+    is_deleting: bool = False
+    #: number of readers that follow its log
+    log_readers: int = 0
+    #: True where it is to be deleted once the last of them is done
+    is_unwanted: bool = False
+
+    @property
+    def is_terminating(self) -> bool:
+        """True where its processes got SIGTERM of this program, and their grace period goes on."""
+        return self.end_requested and not self.is_killed
+
+
 class PodLifecycle:
     """Publishes the statuses of pods, and deletes those that have ended; thread-safe.
 
@@ -206,7 +229,6 @@ class PodLifecycle:
         config: settings.
         feed: receives statuses.
         submitter: the jobs submitted here, and threads for slow calls.
-        gangs: pod groups; called for members whose pods are gone.
         capacity: what nodes have.
         timers: delayed calls.
         on_foreign_deletion: called with the run id of a pod that another client deletes.
@@ -233,24 +255,9 @@ class PodLifecycle:
         self._on_foreign_deletion = on_foreign_deletion
         self._stuck = StuckPods(client, self._timers, feed.publish)
         self._changed = threading.Condition()
-        #: labels of existing pods, by name
-        self._pods: dict[str, Mapping[str, str]] = {}
-        #: pods whose final status is about to be published
-        self._ending: set[str] = set()
-        #: existing pods whose nodes do not confirm their end; nothing waits for them any more
-        self._lost: set[str] = set()
-        #: pods that this program terminates: their logs are not read for a reason
-        self._end_requested: set[str] = set()
-        #: the subset that it kills
-        self._killed: set[str] = set()
-        #: ended pods that this program deletes
-        self._deleting: set[str] = set()
-        #: number of readers that follow the log of a pod
-        self._log_readers: Counter[str] = Counter()
+        self._pods: defaultdict[str, _PodState] = defaultdict(_PodState)
         #: whether the warning was logged that a pod may wait for ever
         self._has_warned = False
-        #: pods that are deleted once their last log reader is done
-        self._delete_when_read: set[str] = set()
 
     # -- callbacks of the watch, on its thread
 
@@ -259,8 +266,9 @@ class PodLifecycle:
         job, status = job_of(self._backend, pod), status_of(pod)
         self._stuck.drop(job.id)
         with self._changed:
-            self._pods[job.id] = pod["metadata"].get("labels") or {}
-            is_foreign = is_terminating(pod) and not self._is_own_deletion(job.id)
+            state = self._pods[job.id]
+            state.labels = pod["metadata"].get("labels") or {}
+            is_foreign = is_terminating(pod) and not (state.end_requested or state.is_deleting)
         if is_foreign:
             # before a replacement is started
             self._on_foreign_deletion(job.run_id)
@@ -281,9 +289,10 @@ class PodLifecycle:
             if one is not cause:
                 self._timers.cancel((job.id, one))
         if cause is not None and self._submitter.is_own(job.id) and not is_terminating(pod):
+            is_made = cause is PendingCause.CONTAINER
             self._timers.set(
                 (job.id, cause),
-                self._timeout(cause),
+                self._config.image_timeout if is_made else self._config.unschedulable_timeout,
                 functools.partial(self._give_up, job, status, cause, pod),
             )
 
@@ -293,17 +302,15 @@ class PodLifecycle:
         self._stuck.drop(job.id)
         self._timers.cancel((job.id, _LEAVING))
         with self._changed:
-            is_publishing = job.id in self._ending
-            is_foreign = not self._is_own_deletion(job.id)
-            self._deleting.discard(job.id)
-            self._pods.pop(job.id, None)
-            self._lost.discard(job.id)
-            self._end_requested.discard(job.id)
-            self._killed.discard(job.id)
+            state = self._pods.pop(job.id, _PodState())
+            if state.is_ending or state.log_readers:
+                self._pods[job.id] = _PodState(
+                    is_ending=state.is_ending, log_readers=state.log_readers
+                )
             self._changed.notify_all()
-        if is_foreign:
+        if not (state.end_requested or state.is_deleting):
             self._on_foreign_deletion(job.run_id)
-        if not is_publishing:
+        if not state.is_ending:
             self._feed.publish(job, deleted_status(pod))
         self._submitter.forget(job.id)
 
@@ -317,30 +324,27 @@ class PodLifecycle:
     def request_end(self, job_id: str, *, kill: bool) -> bool:
         """Note that a job is terminated or killed; True where it was terminated before."""
         with self._changed:
-            was_requested = job_id in self._end_requested and job_id not in self._killed
-            self._end_requested.add(job_id)
-            if kill:
-                self._killed.add(job_id)
+            state = self._pods[job_id]
+            was_requested = state.is_terminating
+            state.end_requested = True
+            state.is_killed |= kill
         return was_requested
 
     @contextlib.contextmanager
     def reading_log(self, job_id: str) -> Iterator[None]:
         """Within, the pod is not deleted, so that its log can be followed to the end."""
         with self._changed:
-            self._log_readers[job_id] += 1
+            self._pods[job_id].log_readers += 1
         try:
             yield
         finally:
             with self._changed:
-                self._log_readers[job_id] -= 1
-                is_last = self._log_readers[job_id] == 0
-                if is_last:
-                    del self._log_readers[job_id]
-                is_unread = is_last and job_id in self._delete_when_read
-                if is_unread:
-                    self._delete_when_read.remove(job_id)
+                state = self._pods[job_id]
+                state.log_readers -= 1
+                self._drop_if_gone(job_id)
+                is_unread = state.is_unwanted and not state.log_readers
             if is_unread:
-                self._submitter.run_soon(functools.partial(self._delete, job_id))
+                self._submitter.threads.submit(functools.partial(self._delete, job_id))
 
     def remove_all(self, selector: str, timeout: float) -> None:
         """Delete pods and wait until they are gone, so that none of their processes is left.
@@ -353,14 +357,11 @@ class PodLifecycle:
         with self._changed:
             existing = self._remaining(labels)
             # a kubelet waits out the grace period of the first deletion
-            slow = [
-                name
-                for name in existing
-                if name in self._end_requested and name not in self._killed
-            ]
-            self._end_requested.update(existing)
+            slow = [name for name in existing if self._pods[name].is_terminating]
+            for name in existing:
+                self._pods[name].end_requested = True
         for name in slow:
-            kill_processes(self._client, name, self._submitter.run_soon)
+            kill_processes(self._client, name, self._submitter.threads.submit)
         path = self._client.path("pods")
         body = {
             "apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 1,
@@ -375,13 +376,16 @@ class PodLifecycle:
                 raise
             # one by one, which needs the verb delete only
             names = [pod["metadata"]["name"] for pod in self._client.pods(selector)]
-            self._submitter.run_all([functools.partial(self._delete, name) for name in names])
+            self._submitter.threads.run_all(
+                [functools.partial(self._delete, name) for name in names]
+            )
         deadline, check = time.monotonic() + timeout, self._client.timing.deletion_check
         while (left := deadline - time.monotonic()) > 0:
             with self._changed:
                 self._changed.wait_for(lambda: not self._remaining(labels), min(left, check))
             # the watch may not have reported the newest ones, and reports none of other programs
-            if all(pod["metadata"]["name"] in self._lost for pod in self._client.pods(selector)):
+            names = [pod["metadata"]["name"] for pod in self._client.pods(selector)]
+            if all(name in self._pods and self._pods[name].is_lost for name in names):
                 # their ends are about to be reported
                 with self._changed:
                     self._changed.wait_for(
@@ -398,10 +402,16 @@ class PodLifecycle:
         """Return the existing pods with these labels, except lost ones; with the lock held."""
         return [
             name
-            for name, labels in self._pods.items()
-            if name not in self._lost
-            and all(labels.get(key) == value for key, value in selected.items())
+            for name, state in self._pods.items()
+            if state.labels is not None
+            and not state.is_lost
+            and selected.items() <= state.labels.items()
         ]
+
+    def _drop_if_gone(self, name: str) -> None:
+        """Forget a pod whose object is gone and that nothing is done with; with the lock held."""
+        if self._pods[name] in (_PodState(), _PodState(is_unwanted=True)):
+            del self._pods[name]
 
     def _end(self, job: Job, status: JobStatus, pod: Mapping[str, Any]) -> None:
         known = self._feed.status(job.id)
@@ -409,10 +419,11 @@ class PodLifecycle:
         if known is not None and known.state.is_terminal:
             return
         with self._changed:
-            if job.id in self._ending:
+            state = self._pods[job.id]
+            if state.is_ending:
                 return
-            self._ending.add(job.id)
-            end_requested, killed = job.id in self._end_requested, job.id in self._killed
+            state.is_ending = True
+            end_requested, killed = state.end_requested, state.is_killed
         if killed:
             status = as_killed(status)
         spec = self._submitter.spec(job.id)
@@ -426,12 +437,14 @@ class PodLifecycle:
             lines = () if needs_no_log else last_lines(self._client, job.id, _TAIL)
             self._feed.publish(job, with_log_tail(status, lines))
             with self._changed:
-                self._ending.discard(job.id)
-                has_object = job.id in self._pods
+                state = self._pods[job.id]
+                state.is_ending = False
+                has_object = state.labels is not None
+                self._drop_if_gone(job.id)
             if not has_object:
                 self._submitter.forget(job.id)
             elif is_process and not is_terminating(pod):
-                if self._is_kept(status):
+                if self._config.keep_failed and status.state is JobState.FAILED:
                     self._keep(job.id)
                 else:
                     self._delete_unless_read(job.id)
@@ -440,15 +453,7 @@ class PodLifecycle:
             publish_end()
         else:
             # reading a log takes a while, and changes of other pods must not wait for it
-            self._submitter.run_soon(publish_end)
-
-    def _is_kept(self, status: JobStatus) -> bool:
-        return self._config.keep_failed and status.state is JobState.FAILED
-
-    def _timeout(self, cause: PendingCause) -> float:
-        if cause is PendingCause.CONTAINER:
-            return self._config.image_timeout
-        return self._config.unschedulable_timeout
+            self._submitter.threads.submit(publish_end)
 
     def _give_up(
         self, job: Job, status: JobStatus, cause: PendingCause, pod: Mapping[str, Any]
@@ -487,7 +492,7 @@ class PodLifecycle:
         if status.state.is_terminal or pod["metadata"].get("uid") != job.data["uid"]:
             return
         with self._changed:
-            self._lost.add(job.id)
+            self._pods[job.id].is_lost = True
             self._changed.notify_all()
         found = lost_status(pod)
         if status.state is JobState.PENDING:
@@ -510,17 +515,12 @@ class PodLifecycle:
                 return True
         return is_scaling_up(self._client, job.id)
 
-    def _is_own_deletion(self, job_id: str) -> bool:
-        """True where this program asked for the pod's deletion; with the lock held."""
-        return job_id in self._end_requested or job_id in self._deleting
-
     def _delete_unless_read(self, name: str) -> None:
         """Delete a pod, now or once the last reader of its log is done."""
         with self._changed:
-            is_being_read = name in self._log_readers
-            if is_being_read:
-                self._delete_when_read.add(name)
-        if not is_being_read:
+            state = self._pods[name]
+            state.is_unwanted = state.log_readers > 0
+        if not state.is_unwanted:
             self._delete(name)
 
     def _keep(self, name: str) -> None:
@@ -528,19 +528,16 @@ class PodLifecycle:
         labels = {f"{PREFIX}detached": "true"}
         body = {"metadata": {"ownerReferences": None, "labels": labels}}
         try:
-            self._client.call(
-                "PATCH",
-                self._client.path("pods", name),
-                f"keep pod {name}",
-                body=body,
-            )
+            path = self._client.path("pods", name)
+            self._client.call("PATCH", path, f"keep pod {name}", body=body)
         except FiberError as error:
             log.warning("fiber: pod %s is removed with its run all the same: %s", name, error)
 
     def _delete(self, name: str) -> None:
         with self._changed:
-            if name in self._pods:
-                self._deleting.add(name)
+            state = self._pods.get(name)
+            if state is not None:
+                state.is_deleting = state.labels is not None
         try:
             self._client.delete("pods", name, grace=1)
         except FiberError as error:

@@ -92,7 +92,8 @@ class JobSubmitter:
         self._user = user
         self._groups = PodGroups(client, config)
         self._rate_limiter = RateLimiter(_BURST, config.create_rate)
-        self._threads = ThreadPool("k8s", "the cluster", _THREADS)
+        #: threads for slow calls of the cluster, which others use too
+        self.threads = ThreadPool("k8s", "the cluster", _THREADS)
         self._lock = threading.Lock()
         self._is_parent_known = False
         self._parent: dict[str, Any] | None = None
@@ -112,8 +113,6 @@ class JobSubmitter:
         Args:
             spec: the job.
             run: the Lease and the Secret of its run.
-            gang: the pod group that it is a member of.
-            env: variables besides those of the spec.
 
         Raises:
             SubmitError: it is refused.
@@ -128,7 +127,7 @@ class JobSubmitter:
         if is_in_burst and spec.entry is not None:
             with self._lock:
                 self._last_submit = now
-            self._threads.submit(lambda: self._create_later(request))
+            self.threads.submit(lambda: self._create_later(request))
             return request.job
         try:
             self._create(request)
@@ -198,27 +197,19 @@ class JobSubmitter:
             request = self._requests.pop(job_id, None)
         spec = None if request is None else request.spec
         if spec is not None and spec.gang is not None and self._groups.member_ended(spec):
-            self.run_soon(functools.partial(self._groups.drop, spec.run_id, spec.gang.name))
+            self.threads.submit(functools.partial(self._groups.drop, spec.run_id, spec.gang.name))
 
     def attached(self) -> list[str]:
         """Return the jobs that were submitted here and are not detached."""
         with self._lock:
             return [job for job, request in self._requests.items() if not request.spec.detached]
 
-    def run_soon(self, call: Any) -> None:
-        """Run a slow call of the cluster on another thread."""
-        self._threads.submit(call)
-
-    def run_all(self, calls: list[Any]) -> None:
-        """Run slow calls on the threads and wait for all."""
-        self._threads.run_all(calls)
-
     def close(self) -> None:
         """Cancel all creations, and wait for the calls that have begun. Idempotent."""
         with self._lock:
             for request in self._requests.values():
                 request.is_cancelled = request.is_cancelled or request.is_creating
-        self._threads.close()
+        self.threads.close()
 
     # -- within
 
