@@ -6,12 +6,14 @@ made them non-blocking.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
+import threading
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-__all__ = ["pieces", "read_until", "write_all"]
+__all__ = ["copy_input", "pieces", "read_until", "write_all"]
 
 _PIECE = 64 * 1024
 
@@ -37,6 +39,32 @@ def pieces(stream: BinaryIO) -> Iterator[bytes]:
     read = getattr(stream, "read1", None) or stream.read
     while data := read(_PIECE):
         yield data
+
+
+def copy_input(
+    stream: BinaryIO,
+    write: Callable[[bytes], object],
+    end: Callable[[], object],
+    gone: tuple[type[Exception], ...] = (OSError,),
+) -> None:
+    """Pass a stream on to a program elsewhere, as its standard input, on a thread ``fiber-stdin``.
+
+    The thread is not waited for: nothing ends the read of a terminal at which nobody types.
+
+    Args:
+        stream: read to its end, or until the program is gone.
+        write: called with each piece.
+        end: called at the end.
+        gone: errors of both where the program reads no more, since it has ended or its connection was cut.
+    """
+
+    def copy() -> None:
+        with contextlib.suppress(*gone):
+            for data in pieces(stream):
+                write(data)
+            end()
+
+    threading.Thread(target=copy, name="fiber-stdin", daemon=True).start()
 
 
 def read_until(descriptor: int, ending: int, take: Callable[[bytes], object]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 from fiber._agent.supervisor.output import LineBuffer, LinePrefix, LineTail
-from fiber.backend_parts.standard_streams import pieces, write_all
+from fiber.backend_parts.standard_streams import copy_input, write_all
 from fiber_docker.client import Client
 from fiber_docker.stream import STDERR, STDOUT, Stream
 
@@ -127,9 +127,7 @@ def execute(
         exec_id = client.api.exec_create(job_id, list(argv), **options)["Id"]
         stream = Stream(client.api.exec_start(exec_id, socket=True, tty=tty))
     if stdin is not None:
-        threading.Thread(
-            target=_copy_input, args=(stdin, stream), name="fiber-docker-stdin", daemon=True
-        ).start()
+        copy_input(stdin, stream.write, stream.end_input)
     try:
         if tty:
             while data := stream.read_raw():
@@ -141,11 +139,3 @@ def execute(
         stream.close()
     with client.translate_errors("report how a program ended"):
         return int(client.api.exec_inspect(exec_id)["ExitCode"] or 0)
-
-
-def _copy_input(stdin: BinaryIO, stream: Stream) -> None:
-    # a program that has ended reads no more
-    with contextlib.suppress(OSError):
-        for data in pieces(stdin):
-            stream.write(data)
-        stream.end_input()

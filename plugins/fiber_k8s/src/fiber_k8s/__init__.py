@@ -24,7 +24,7 @@ What holds:
 Threads, ended by :meth:`.backend.K8sBackend.close`: ``fiber-k8s-watch`` (one a run; calls
 ``lifecycle``), ``fiber-k8s-lease`` (one a run), ``fiber-k8s-timers`` (delayed calls),
 ``fiber-k8s-streams`` (a reactor for port-forwards) and up to 16 for slow calls (``submission``);
-an exec adds one that reads standard input. Each class guards its own state with one lock or
+an exec adds ``fiber-stdin``, which reads standard input. Each class guards its own state with one lock or
 condition; ``run_objects`` takes ``_renewing`` before ``_lock``. No lock is held during a request,
 but for these, whose result all callers need: creating a run's Lease and Secret, renewing it,
 finding the own pod, creating a pod group and listing nodes.

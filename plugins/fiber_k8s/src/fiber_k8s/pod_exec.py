@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import BinaryIO
 
-from fiber.backend_parts.standard_streams import pieces, write_all
+from fiber.backend_parts.standard_streams import copy_input, write_all
 from fiber.exceptions import BackendError, BackendUnavailableError
 from fiber_k8s.client import Client
 from fiber_k8s.names import CONTAINER
@@ -150,15 +150,13 @@ class _ExecSession:
     def start_stdin(self, stdin: BinaryIO) -> None:
         """Start a thread that sends a stream as standard input, to its end."""
 
-        def feed() -> None:
-            for data in pieces(stdin):
-                self._stdin_slots.acquire()
-                if self._closed:
-                    return
-                self.send(_STDIN, data)
-            self.send(_CLOSE_STREAM, bytes([_STDIN]))
+        def write(data: bytes) -> None:
+            self._stdin_slots.acquire()
+            if self._closed:
+                raise BrokenPipeError
+            self.send(_STDIN, data)
 
-        threading.Thread(target=feed, name="fiber-k8s-stdin", daemon=True).start()
+        copy_input(stdin, write, lambda: self.send(_CLOSE_STREAM, bytes([_STDIN])))
 
     def run(self) -> int:
         """Pass on output until the program has ended; return its exit code."""

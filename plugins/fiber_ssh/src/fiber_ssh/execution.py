@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 import paramiko
 
-from fiber.backend_parts.standard_streams import pieces, write_all
+from fiber.backend_parts.standard_streams import copy_input, write_all
 from fiber.exceptions import BackendError, BackendUnavailableError
 from fiber_ssh.agent_link import AgentLink
 from fiber_ssh.connect import CONNECTION_ERRORS
@@ -70,7 +70,7 @@ def execute(
         if stdin is None:
             channel.shutdown_write()
         else:
-            threading.Thread(target=_copy_in, args=(stdin, channel), daemon=True).start()
+            copy_input(stdin, channel.sendall, channel.shutdown_write, CONNECTION_ERRORS)
         _copy_out(channel.recv, sys.stdout.fileno())
         errors.join()
         code = int(channel.recv_exit_status())
@@ -102,11 +102,3 @@ def _copy_out(read: Callable[[int], bytes], descriptor: int) -> None:
     with contextlib.suppress(OSError):
         while data := read(_PIECE):
             write_all(descriptor, data)
-
-
-def _copy_in(stdin: BinaryIO, channel: paramiko.Channel) -> None:
-    # a program that ended reads no more, and nor does one whose connection was cut
-    with contextlib.suppress(*CONNECTION_ERRORS):
-        for data in pieces(stdin):
-            channel.sendall(data)
-        channel.shutdown_write()

@@ -28,7 +28,7 @@ from fiber.backend_parts.batch.system import Batch, BatchSystem, Phase, Row, scr
 from fiber.backend_parts.feed import Feed
 from fiber.backend_parts.liveness import Liveness, Observation
 from fiber.backend_parts.logfile import read_log
-from fiber.backend_parts.standard_streams import pieces
+from fiber.backend_parts.standard_streams import copy_input
 from fiber.exceptions import (
     BackendError,
     BackendUnavailableError,
@@ -211,12 +211,15 @@ class BatchBackend(Backend):
         source: Any = subprocess.DEVNULL if stdin is None else subprocess.PIPE
         with subprocess.Popen(command, stdin=source) as process:
             if stdin is not None:
-                assert process.stdin is not None
-                # it may have no descriptor; and what is typed must not wait for a full piece
-                copy = threading.Thread(
-                    target=_copy_in, args=(stdin, process.stdin), name="fiber-stdin", daemon=True
-                )
-                copy.start()
+                sink = process.stdin
+                assert sink is not None
+
+                def write(data: bytes) -> None:
+                    sink.write(data)
+                    # what is typed must not wait for a full piece
+                    sink.flush()
+
+                copy_input(stdin, write, sink.close, (OSError, ValueError))
             return process.wait()
 
     def list(self, run_id: str | None = None) -> Sequence[Job]:
@@ -717,13 +720,3 @@ def _kind(spec: JobSpec) -> Any:
         tuple(sorted(resources.devices.items())),
         spec.avoid_hosts,
     )
-
-
-def _copy_in(source: BinaryIO, sink: Any) -> None:
-    # a program that ended reads no more
-    with contextlib.suppress(OSError, ValueError):
-        for data in pieces(source):
-            sink.write(data)
-            sink.flush()
-    with contextlib.suppress(OSError):
-        sink.close()
