@@ -191,37 +191,25 @@ def _document(api: str, kind: str, metadata: dict[str, str]) -> str:
 
 
 def _rules(rules: Iterable[Rule]) -> str:
-    lines = ["rules:"]
-    for rule in rules:
-        lines += [
-            f"  # {rule.why}",
-            f"  - apiGroups: [{_text(rule.group)}]",
-            f"    resources: [{_text(rule.resource)}]",
-            f"    verbs: [{', '.join(map(_text, rule.verbs))}]",
-        ]
-    return "\n".join(lines) + "\n"
+    return "rules:\n" + "".join(
+        f"  # {rule.why}\n"
+        f"  - apiGroups: [{_text(rule.group)}]\n"
+        f"    resources: [{_text(rule.resource)}]\n"
+        f"    verbs: [{', '.join(map(_text, rule.verbs))}]\n"
+        for rule in rules
+    )
 
 
 def _binding(
     kind: str, role: str, namespace: str, users: Sequence[str], account: str | None = None
 ) -> str:
-    lines = [
-        "roleRef:",
-        "  apiGroup: rbac.authorization.k8s.io",
-        f"  kind: {kind}",
-        f"  name: {_text(role)}",
-        "subjects:",
-        "  - kind: ServiceAccount",
-        f"    name: {_text(account or role)}",
-        f"    namespace: {_text(namespace)}",
-    ]
-    for user in users:
-        lines += [
-            "  - apiGroup: rbac.authorization.k8s.io",
-            "    kind: User",
-            f"    name: {_text(user)}",
-        ]
-    return "\n".join(lines) + "\n"
+    group = "apiGroup: rbac.authorization.k8s.io"
+    account = _text(account or role)
+    return (
+        f"roleRef:\n  {group}\n  kind: {kind}\n  name: {_text(role)}\n"
+        f"subjects:\n  - kind: ServiceAccount\n    name: {account}\n    namespace: {_text(namespace)}\n"
+        + "".join(f"  - {group}\n    kind: User\n    name: {_text(user)}\n" for user in users)
+    )
 
 
 def _text(value: str) -> str:
