@@ -144,11 +144,6 @@ class JobScheduler:
         with self._changed:
             return self._submissions.get(job_id)
 
-    def waiting(self) -> list[Submission]:
-        """Jobs without a host."""
-        with self._changed:
-            return list(self._queue.values())
-
     def alive(self) -> list[Submission]:
         """Jobs that have not ended."""
         with self._changed:
@@ -191,17 +186,15 @@ class JobScheduler:
     ) -> list[HostState]:
         if submission.spec.entry is None:
             return list(host_states)
-        usable = [host_state for host_state in host_states if not host_state.incompatibility]
-        if not usable:
-            usable = [
-                host_state
-                for host_state in self.wait_connected(every=True)
-                if not host_state.incompatibility
-            ]
-        if not usable:
+
+        def usable(found: Sequence[HostState]) -> list[HostState]:
+            return [host_state for host_state in found if not host_state.incompatibility]
+
+        found = usable(host_states) or usable(self.wait_connected(every=True))
+        if not found:
             msg = "; ".join(host_state.incompatibility for host_state in host_states)
             raise SubmitError(msg)
-        return usable
+        return found
 
     def _accept(self, submission: Submission, host_states: Sequence[HostState]) -> None:
         request = submission.spec.resources
@@ -286,10 +279,8 @@ class JobScheduler:
     def _on_answer(self, submission: Submission, request: Request) -> None:
         if request.error is None:
             # the private bytes are not needed any more
-            submission.confirmed, submission.spec = (
-                True,
-                attrs.evolve(submission.spec, private=None),
-            )
+            submission.confirmed = True
+            submission.spec = attrs.evolve(submission.spec, private=None)
             return
         kind = ReasonKind.START
         if isinstance(request.error, BackendUnavailableError):
@@ -299,9 +290,8 @@ class JobScheduler:
     # -- callbacks of links and leases
 
     def _on_link_change(self, link: AgentLink) -> None:
-        host_state = self.host_states[link.host.name]
         if link.is_up:
-            host_state.on_connected()
+            self.host_states[link.host.name].on_connected()
         with self._changed:
             self._changed.notify_all()
         self._assign_waiting()
@@ -360,13 +350,9 @@ class JobScheduler:
             if submission.host is not None:
                 self.host_states[submission.host].release(submission.job.id)
             self.feed.publish(submission.job, status)
-            surplus = [
-                i
-                for i in self._submissions
-                if len(self._submissions) > _REMEMBERED and self._has_ended(i)
-            ]
-            for job_id in surplus[: len(self._submissions) - _REMEMBERED]:
-                del self._submissions[job_id]
+            if len(self._submissions) > _REMEMBERED:
+                oldest = next(filter(self._has_ended, self._submissions), "")
+                self._submissions.pop(oldest, None)
             self._changed.notify_all()
         self._assign_waiting()
 
@@ -393,9 +379,10 @@ class JobScheduler:
 
     def cancel_waiting(self, run_id: str) -> None:
         """End the queued jobs of a run."""
-        for submission in self.waiting():
-            if submission.job.run_id == run_id:
-                self._end_waiting(submission, 9)
+        with self._changed:
+            waiting = [one for one in self._queue.values() if one.job.run_id == run_id]
+        for submission in waiting:
+            self._end_waiting(submission, 9)
 
     def _end_waiting(self, submission: Submission, number: int) -> None:
         self._end(submission, ended(-number, "it was ended before it had a host"))

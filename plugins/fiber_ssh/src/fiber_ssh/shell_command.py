@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
-import shlex
 import zlib
 from collections.abc import Mapping, Sequence
+from shlex import quote
 
 #: line that a marked command writes to both streams before its program runs: output before it comes
 #: from the start-up files of the user's shell
@@ -14,11 +14,6 @@ MARKER = b"fiber-ssh:\n"
 _ECHO_MARKER = 'echo fiber-"ssh:"'
 
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%_+=:,./-")
-
-
-def quote(word: str) -> str:
-    """A word quoted for a POSIX shell."""
-    return shlex.quote(word)
 
 
 def command_line(
