@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fiber.exceptions import BackendError, SubmitError
+from fiber.exceptions import BackendError, BackendUnavailableError, SubmitError
 from fiber.images import Reference, file_of, repository_for
 from fiber_docker.client import Client, MissingImageError
 from fiber_docker.config import DockerConfig
@@ -119,11 +119,9 @@ class Images:
                 lambda api: api.pull(repository, tag=tag, stream=True, decode=True),
             )
             self._follow(answers, f"pull {image}")
-        except (MissingImageError, BackendError) as error:
-            if not isinstance(error, (MissingImageError, SubmitError)) and type(error) is not (
-                BackendError
-            ):
-                raise
+        except BackendUnavailableError:
+            raise
+        except BackendError as error:
             msg = (
                 f"image {image!r} is not on the Docker engine and cannot be pulled: {error}; "
                 f"name another with FIBER_IMAGE or --image, or build it: "
