@@ -8,8 +8,8 @@ what is here is how the agent is started, how programs reach it, and whose the j
 ``loader`` receives the archive and reports the host's versions and addresses. ``main`` is then a
 session, which copies bytes between its ssh channel and the agent's Unix socket and starts an agent
 where none listens; or the agent itself; or the receiver of files. ``agent`` is one thread with one
-loop: it serves ``connection`` objects, has the runner start each job, and checks the leases of
-``runs``, which are on disk with their jobs and logs. ``wire`` frames messages and output, ``files``
+loop: it serves connections and those that follow output, has the runner start each job, and checks the
+leases of ``runs``, which are on disk with their jobs and logs. ``wire`` frames messages and output, ``files``
 receives files in a process of its own, ``kernel`` has a clock, ports and marks.
 
 Invariants: the agent is the parent of each job's first process and its jobs die with it; jobs, logs
