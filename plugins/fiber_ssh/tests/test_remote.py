@@ -86,7 +86,7 @@ class TestFolder:
 _AGENT = """
 import sys
 from fiber_ssh.remote import agent, main
-agent._RETURN = float(sys.argv.pop())
+agent.LEASE, agent._RETURN = float(sys.argv.pop()), float(sys.argv.pop())
 main.main()
 """
 
@@ -96,11 +96,11 @@ class TestAgent:
 
     @pytest.fixture
     def agent(self, tmp_path, monkeypatch):
-        """Starts one that waits so many seconds for who has started it, or has gone."""
+        """Starts one that waits so many seconds for who has started it or has gone, or is silent."""
         monkeypatch.chdir(tmp_path)
 
-        def start(seconds):
-            words = [sys.executable, "-c", _AGENT, "agent", str(tmp_path), str(seconds)]
+        def start(gone, silent=3600):
+            words = [sys.executable, "-c", _AGENT, "agent", str(tmp_path), str(gone), str(silent)]
             process = subprocess.Popen(words, stdout=subprocess.PIPE)
             # it lets go of its output once it listens
             process.stdout.read()
@@ -113,26 +113,48 @@ class TestAgent:
         with making(start, end) as start:
             yield start
 
+    @pytest.fixture
+    def connected(self):
+        """Connects, and sends messages."""
+
+        def connect(*messages):
+            sock = socket.socket(socket.AF_UNIX)
+            sock.settimeout(60)
+            sock.connect("agent.sock")
+            assert sock.recv(1) == b"+"
+            sock.sendall(b"".join(map(pack, messages)))
+            return sock
+
+        with making(connect, socket.socket.close) as connect:
+            yield connect
+
     def test_where_who_started_it_was_killed_before_it_connected(self, agent, tmp_path):
         assert agent(0.1).wait(60) == 0
         assert not (tmp_path / "agent.sock").exists()
 
-    def test_where_a_run_is_cleaned_up_that_its_owner_has_released(self, agent):
+    def test_where_a_run_is_cleaned_up_that_its_owner_has_released(self, agent, connected):
         process = agent(3600)
-        with socket.socket(socket.AF_UNIX) as owner:
-            owner.settimeout(60)
-            owner.connect("agent.sock")
-            assert owner.recv(1) == b"+"
-            owner.sendall(
-                pack({"id": 0, "op": "join", "run": "0badcafe", "lease": 3600})
-                + pack({"id": 1, "op": "release", "run": "0badcafe"})
-                + pack({"id": 2, "op": "cleanup", "run": "0badcafe"})
-            )
-            decoding, answered = decoder(), {}
-            while len(answered) < 3:
-                decoding.feed(owner.recv(4096))
-                answered.update((m["id"], m["ok"]) for m in decoding.messages() if "id" in m)
-            assert answered == {0: {"jobs": []}, 1: {}, 2: {}}
+        owner = connected(
+            {"id": 0, "op": "join", "run": "0badcafe", "lease": 3600},
+            {"id": 1, "op": "release", "run": "0badcafe"},
+            {"id": 2, "op": "cleanup", "run": "0badcafe"},
+        )
+        decoding, answered = decoder(), {}
+        while len(answered) < 3:
+            decoding.feed(owner.recv(4096))
+            answered.update((m["id"], m["ok"]) for m in decoding.messages() if "id" in m)
+        assert answered == {0: {"jobs": []}, 1: {}, 2: {}}
+        owner.close()
+        assert process.wait(60) == 0
+
+    @pytest.mark.parametrize("run", [None, "0badcafe"], ids=["looks on", "has released its run"])
+    def test_where_whoever_is_connected_and(self, run, agent, connected):
+        """It answers no heartbeat, as behind a link that is cut: nobody is told of its end."""
+        process = agent(3600, silent=0.5)
+        join = {"id": 0, "op": "join", "run": run, "lease": 3600}
+        silent = connected(join, {"id": 1, "op": "release", "run": run})
+        while silent.recv(4096):
+            pass
         assert process.wait(60) == 0
 
 

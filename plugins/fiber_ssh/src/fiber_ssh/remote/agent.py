@@ -124,6 +124,8 @@ class Connection(Channel):
     ) -> None:
         #: the run whose owner it is, if it is one's
         self.owns: str | None = None
+        #: when the last heartbeat was sent that it has acknowledged
+        self.heard_at = clock()
         #: runs of which it wants to know
         self.watches: set[str] = set()
         self.followers: dict[int, Follower] = {}
@@ -278,7 +280,7 @@ class Agent:
 
     def _due(self) -> float | None:
         expiry = self._leases.next_expiry()
-        if not any(c.owns for c in self._connections):
+        if not self._connections:
             return expiry
         return self._next_beat if expiry is None else min(expiry, self._next_beat)
 
@@ -295,15 +297,18 @@ class Agent:
             for connection in self._connections:
                 if connection.owns == expired.key:
                     connection.close()
+        for connection in self._connections:
+            # one that only looks on, or has released its run: a link that is cut tells nobody
+            if connection.owns not in self._leases and clock() - connection.heard_at > LEASE:
+                connection.close()
 
     def _send_beats(self) -> None:
-        owners = [c for c in self._connections if c.owns in self._runs]
         now = clock()
-        if not owners or now < self._next_beat:
+        if not self._connections or now < self._next_beat:
             return
-        for connection in owners:
+        for connection in self._connections:
             connection.send({"beat": now})
-        shortest = min(self._runs[str(c.owns)].lease for c in owners)
+        shortest = min([LEASE, *(run.lease for run in self._runs.values())])
         self._next_beat = now + min(1.0, shortest / 8)
 
     # -- jobs
@@ -414,7 +419,8 @@ class Agent:
         return {"ok": {"jobs": self._records(run_id)}}
 
     def _do_heard(self, connection: Connection, message: Message) -> None:
-        self._leases.renew(str(connection.owns), min(clock(), float(message["beat"])))
+        connection.heard_at = min(clock(), float(message["beat"]))
+        self._leases.renew(str(connection.owns), connection.heard_at)
 
     def _do_list(self, connection: Connection, message: Message) -> Message:
         return {"ok": {"jobs": self._records(message.get("run"))}}
