@@ -3,11 +3,13 @@
 import contextlib
 import io
 import os
+import queue
+import threading
 
 import pytest
 
-from fiber.backend_parts.standard_streams import pieces, write_all
-from wire_world import in_thread
+from fiber.backend_parts.standard_streams import copy_input, pieces, write_all
+from wire_world import in_thread, until
 
 #: more than a pipe holds
 MUCH = os.urandom(1 << 20)
@@ -56,3 +58,21 @@ def test_what_is_typed_comes_at_once(pipe):
         assert next(came) == b"typed\n"
         writer.close()
         assert list(came) == []
+
+
+def test_input_is_passed_on_to_its_end_or_until_the_program_is_gone():
+    taken, called = queue.SimpleQueue(), threading.Semaphore(0)
+    copy_input(io.BytesIO(MUCH), taken.put, called.release)
+    assert called.acquire(timeout=30)
+    assert b"".join(taken.get() for _ in range(taken.qsize())) == MUCH
+
+    def refuse(_):
+        called.release()
+        raise BrokenPipeError
+
+    typed = io.BytesIO(MUCH)
+    copy_input(typed, refuse, lambda: taken.put(b"the end"))
+    assert called.acquire(timeout=30)
+    until(lambda: "fiber-stdin" not in {thread.name for thread in threading.enumerate()})
+    assert typed.tell() < len(MUCH)
+    assert taken.empty()
