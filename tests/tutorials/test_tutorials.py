@@ -22,3 +22,12 @@ def readers(tmp_path_factory):
 @pytest.mark.parametrize("page, title", STEPS, ids=[f"{page.stem}: {t}" for page, t in STEPS])
 def test_a_tutorial_works(readers, page, title):
     readers[page].follow(title)
+
+
+@pytest.mark.timeout(380)
+def test_a_backend_of_an_afternoon_is_as_short_as_its_tutorial_says(readers):
+    page = next(page for page in PAGES if page.stem == "backend")
+    readers[page].follow(tutorial.sections(page)[-1][0])
+    sources = list(readers[page].folder.rglob("src/**/*.py"))
+    assert sources
+    assert sum(len(path.read_text().splitlines()) for path in sources) <= 350
