@@ -72,7 +72,7 @@ class TestPeers:
         assert listening.endpoint.peers() == []
         # what is sent to it is nowhere
         peer.send(Kind.CAST, 1, 1, [b"x"])
-        assert not peer._waiting
+        assert not peer._unsent
 
     def test_messages_sent_before_the_end_arrive_before_the_notice_of_it(self, listen, monkeypatch):
         """The news of an end may overtake as many frames as nng keeps."""

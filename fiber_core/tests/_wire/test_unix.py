@@ -116,7 +116,7 @@ def test_a_frame_that_another_one_follows_at_once_is_sent_with_it(ours, theirs, 
     ours.listener.send(number, b"second", [])
     assert readable(theirs.fd)
     assert theirs.receive() == (0, b"first")
-    assert list(theirs.waiting) == [b"second"]
+    assert list(theirs.arrived) == [b"second"]
 
 
 def test_a_stranger_may_announce_little_only(ours, theirs):

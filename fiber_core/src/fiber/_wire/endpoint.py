@@ -75,7 +75,7 @@ class Peer:
         self._sent = 0
         #: frames of those that it has acknowledged
         self.acked = 0
-        self._waiting: deque[tuple[Kind, int, int, int, list[frames.Buffer]]] = deque()
+        self._unsent: deque[tuple[Kind, int, int, int, list[frames.Buffer]]] = deque()
         self._assembler = frames.Assembler()
         self._handshake: ListenerHandshake | None = None
         self._deadline: Timer | None = None
@@ -144,19 +144,19 @@ class Peer:
             if not self.alive:
                 return
             has_room = self._sent - self.acked < self._window
-            if has_room and not self._waiting and size <= self._room:
+            if has_room and not self._unsent and size <= self._room:
                 self._sent += 1
                 head = frames.pack_header(kind, 0, target, number, size)
                 self._listener.send(self._pipe, head, segments, more=more)
                 return
             max_frame = self.endpoint.max_frame
-            self._waiting.extend(frames.split(kind, target, number, segments, max_frame=max_frame))
+            self._unsent.extend(frames.split(kind, target, number, segments, max_frame=max_frame))
             self._flush()
 
     def _flush(self) -> None:
-        while self._waiting and self._sent - self.acked < self._window:
+        while self._unsent and self._sent - self.acked < self._window:
             self._sent += 1
-            kind, target, number, size, pieces = self._waiting.popleft()
+            kind, target, number, size, pieces = self._unsent.popleft()
             head = frames.pack_header(kind, 0, target, number, size)
             self._listener.send(self._pipe, head, pieces)
 
@@ -174,7 +174,7 @@ class Peer:
                 msg = f"a peer acknowledges {taken} frames of {self._sent - self.acked}"
                 raise WireError(msg)
             self.acked += taken
-            if self._waiting:
+            if self._unsent:
                 self._flush()
 
     @property
@@ -235,7 +235,7 @@ class Peer:
         """Note that the pipe is closed."""
         with self._lock:
             self.alive = False
-            self._waiting.clear()
+            self._unsent.clear()
         if self._deadline is not None:
             self._deadline.cancel()
 

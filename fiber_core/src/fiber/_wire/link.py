@@ -34,7 +34,7 @@ class _DialerSocket(Protocol):
     @property
     def end_fd(self) -> int: ...
     @property
-    def waiting(self) -> Collection[object]: ...
+    def arrived(self) -> Collection[object]: ...
     @property
     def lost(self) -> bool: ...
     def reading(self, reactor: Reactor, read: Callable[[], None]) -> Reading | None: ...
@@ -197,7 +197,7 @@ class Link:
             # read before receiving, so that what came before the end is still returned
             lost = source.lost
             found = source.receive(waits)
-            self.buffered = bool(source.waiting)
+            self.buffered = bool(source.arrived)
             if found is not None:
                 frame = frames.parse(found[1])
                 # most messages are one frame

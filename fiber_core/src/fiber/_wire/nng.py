@@ -787,7 +787,7 @@ class NngDialer(RawSocket):
     #: False: frames wait in nng, whose descriptor is readable then
     can_wait = is_drained = False
     #: none, since they wait there
-    waiting = ()
+    arrived = ()
 
     @property
     def fds(self) -> tuple[int, ...]:

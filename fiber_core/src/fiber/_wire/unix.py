@@ -93,7 +93,7 @@ class _Connection(_Source):
         super().__init__(connection, number, frames.MAX_UNPROVEN)
         self.lock = threading.Lock()
         #: buffers that the socket had no room for
-        self.waiting: deque[memoryview] = deque()
+        self.unsent: deque[memoryview] = deque()
         #: a frame that is sent with the next one
         self.ahead: frames.Buffer = b""
         self.is_closed = False
@@ -192,8 +192,8 @@ class UnixListener:
         with connection.lock:
             if connection.is_closed:
                 return
-            if connection.waiting:
-                connection.waiting.extend(frames.unsent(buffers, 0))
+            if connection.unsent:
+                connection.unsent.extend(frames.unsent(buffers, 0))
                 return
             if connection.ahead:
                 # taken first: interrupted amidst this, the frame is lost, and none is sent twice
@@ -205,7 +205,7 @@ class UnixListener:
                 return
             sent = _offer(connection, buffers)
             if sent < size:
-                connection.waiting.extend(frames.unsent(buffers, sent))
+                connection.unsent.extend(frames.unsent(buffers, sent))
                 self._reactor.call_soon(lambda: self._watch(connection))
 
     def peer_address(self, number: int) -> tuple[str, int] | str:
@@ -315,12 +315,12 @@ class UnixListener:
         with connection.lock:
             if connection.is_closed:
                 return
-            buffers = list(connection.waiting)[:64]
+            buffers = list(connection.unsent)[:64]
             left = frames.unsent(buffers, _offer(connection, buffers))
             for _ in buffers:
-                connection.waiting.popleft()
-            connection.waiting.extendleft(reversed(left))
-            if not connection.waiting:
+                connection.unsent.popleft()
+            connection.unsent.extendleft(reversed(left))
+            if not connection.unsent:
                 self._reactor.on_writable(connection.fd, None)
 
     def _end(self, connection: _Connection) -> None:
@@ -332,7 +332,7 @@ class UnixListener:
             self._shared -= 1
         with connection.lock:
             connection.is_closed = True
-            connection.waiting.clear()
+            connection.unsent.clear()
             connection.socket.close()
         del self._connections[connection.number]
         self._on_closed(connection.number)
@@ -397,7 +397,7 @@ class UnixDialer(_Source):
         fork.check()
         self._chunk = memoryview(bytearray(_DIALER_CHUNK))
         #: frames that :meth:`receive` has, for which no descriptor is readable
-        self.waiting: deque[bytearray] = deque()
+        self.arrived: deque[bytearray] = deque()
         # True where the last read left no room, so that more may have come
         self._is_full = False
         self._order = threading.Lock()
@@ -430,7 +430,7 @@ class UnixDialer(_Source):
     @property
     def is_drained(self) -> bool:
         """True where the last :meth:`receive` took all that had come."""
-        return not (self.waiting or self._is_full)
+        return not (self.arrived or self._is_full)
 
     def reading(self, reactor: Reactor, read: Callable[[], None]) -> Reading | None:
         """Have ``read`` called on a reactor, and threads that wait read themselves; None where they cannot."""
@@ -475,19 +475,19 @@ class UnixDialer(_Source):
             WireError: the peer announces a frame that is too large.
             ForkedError: this process was forked by user code.
         """
-        received, deframer = self.waiting, self.deframer
+        arrived, deframer = self.arrived, self.deframer
         if self._reading:
             # an interrupt hit the read, so bytes may be lost
-            received.clear()
+            arrived.clear()
             self.close()
             return None
-        while not received:
+        while not arrived:
             gap = deframer.gap
             if self._held:
                 # by a thread that waited for something else; nothing at the end, which comes once more
-                received.extend(deframer.split(self._held.pop()[1]))
+                arrived.extend(deframer.split(self._held.pop()[1]))
                 gap, self._is_full = deframer.gap, True
-                if received:
+                if arrived:
                     break
             into = self._chunk if gap is None else gap
             self._reading = True
@@ -501,18 +501,18 @@ class UnixDialer(_Source):
             if count > 0:
                 self._is_full = count == len(into)
                 if gap is None:
-                    received.extend(deframer.feed(into[:count]))
+                    arrived.extend(deframer.feed(into[:count]))
                 else:
                     frame = deframer.fill(count)
                     if frame is not None:
-                        received.append(frame)
+                        arrived.append(frame)
             self._reading = False
             if count <= 0:
                 if not count:
                     fork.check()
                     self._ended()
                 return None
-        return 0, received.popleft()
+        return 0, arrived.popleft()
 
     def send(self, head: Callable[[], bytes], pieces: Sequence[frames.Buffer] = ()) -> None:
         """Send one frame; waits while the listener does not read.
