@@ -479,7 +479,8 @@ class Condition(_Entered, SyncHandle[ConditionObject]):
         lock = self._lock
         same = "" if lock._is_shared else lock._object.owner_ident  # noqa: SLF001 - its own
         self._owners_differ = self._object.owner_ident not in ("", same)
-        self._is_mine = lock._is_mine_to_use()  # noqa: SLF001 - its own
+        # what is shared knows itself whether it may be used
+        self._is_mine = lock._is_mine_to_use() if self._is_shared else _never  # noqa: SLF001 - its own
 
     def _state(self) -> tuple[Any, ...]:
         return (self._lock, *super()._state())
@@ -537,7 +538,7 @@ class Condition(_Entered, SyncHandle[ConditionObject]):
             LeaseLostError: it did when the connection to the lock's owner was lost.
             PeerLostError: the process that it or its lock lives in is gone.
         """
-        if not self._is_mine() or fork.is_forked_child():
+        if not self._is_mine():
             self._check("lock is not owned")
         self._used.notify(n, certain=self._owners_differ)
 

@@ -243,7 +243,7 @@ def test_a_lock_that_is_soon_released_is_acquired_without_the_monitor(monkeypatc
 
 
 def look(monkeypatch, times):
-    monkeypatch.setattr(shared_semaphore.SharedPermits, "_looks", times)
+    monkeypatch.setattr(shared_semaphore, "LOOKS", times)
     monkeypatch.setattr(shared_lock, "LOOKS", times)
 
 

@@ -9,7 +9,8 @@ from dying import killed_at
 from fiber._objects.sync import condition as shared_condition
 from fiber._objects.sync.condition import SIZE, OwnedCondition, SharedCondition
 from fiber._objects.sync.monitor import is_possible
-from fiber.exceptions import PeerLostError
+from fiber._wire import fork
+from fiber.exceptions import ForkedError, PeerLostError
 from wire_world import in_thread, until
 
 pytestmark = pytest.mark.skipif(not is_possible(), reason="this system has no robust mutexes")
@@ -187,6 +188,14 @@ def test_one_that_is_cut_off_is_told(ours):
     ours.cut_off(PeerLostError)
     for use in (waits, lambda: sleep(ours), lambda: ours.notify(1, certain=True), ours.waiting):
         with pytest.raises(PeerLostError):
+            use()
+
+
+def test_in_a_forked_process_it_is_refused_though_nobody_waits(ours, monkeypatch):
+    monkeypatch.setattr(fork, "in_child", True)
+    ours.abandon()
+    for use in (lambda: ours.notify(1, certain=True), lambda: sleep(ours), ours.waiting):
+        with pytest.raises(ForkedError, match="was forked"):
             use()
 
 

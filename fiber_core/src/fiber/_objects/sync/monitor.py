@@ -283,7 +283,7 @@ class Monitored(SharedState):
 
     def abandon(self) -> None:
         """In a process forked by user code: refuse all uses."""
-        self._try_lock = _refuse_forked
+        self._refuse(_forked)
 
     def _enter(self, code: int) -> None:
         """Go on where ``try_lock`` has not returned 0."""
@@ -326,7 +326,7 @@ class Monitored(SharedState):
         self._unlock(self._mutex)
 
     def _refuse(self, error: Callable[[], BaseException]) -> None:
-        """Make all uses raise an error from now on: the owner is lost."""
+        """Make all uses raise an error from now on."""
         self._lost = error
         self._try_lock = self._refused
 
@@ -335,6 +335,6 @@ class Monitored(SharedState):
         raise self._lost()
 
 
-def _refuse_forked(_: Any) -> int:
+def _forked() -> BaseException:
     fork.check()
     raise AssertionError

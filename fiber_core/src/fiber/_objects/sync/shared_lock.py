@@ -86,8 +86,8 @@ SIZE = 32
 #: a bit of the value that :meth:`Semaphore.freeze` sets
 FROZEN = 1024
 
-# kind of a SemLock that any thread may raise
-_ANY_THREAD = 1
+# kinds of a SemLock: one that its thread alone may raise, one that any thread may
+_OWN_THREAD, _ANY_THREAD = 0, 1
 # futex(2): operation that changes a word atomically; what it does with FROZEN
 _WAKE_OP = 5
 _OR, _AND_NOT = 2 << 28 | FROZEN << 12, 3 << 28 | FROZEN << 12
@@ -113,11 +113,11 @@ class Semaphore:
         """Make it, with a value."""
         self._functions.init_semaphore(self._reference, 1, value)
 
-    def opened(self, maximum: int = 1) -> Any:
+    def opened(self, maximum: int = 1, kind: int = _ANY_THREAD) -> Any:
         """A new ``SemLock`` of it, which counts what is done by it, and raises the value up to a maximum."""
         from _multiprocessing import SemLock  # type: ignore[import-not-found] # it has no stubs
 
-        return SemLock._rebuild(self._address, _ANY_THREAD, maximum, None)  # noqa: SLF001
+        return SemLock._rebuild(self._address, kind, maximum, None)  # noqa: SLF001
 
     def post(self) -> None:
         """Raise the value, uncounted."""
@@ -258,11 +258,11 @@ class QuickPermits(SharedPermits):
         self.check()
         return int(self._halves[2 * _PERMIT])
 
-    def wait(self, block: bool, timeout: float | None) -> bool:
-        """Acquire it through the monitor, where the quick way ends."""
+    def wait(self, block: bool, timeout: float | None, looks: int | None = None) -> bool:
+        """Acquire it through the monitor, where the quick way ends; ``looks`` as of :meth:`wait_for_permit`."""
         self.check()
         wait = block and (timeout is None or timeout > 0)
-        return self._acquired(self.wait_for_permit(timeout if wait else 0))
+        return self._acquired(self.wait_for_permit(timeout if wait else 0, looks))
 
     def abandon(self) -> None:
         """In a process forked by user code: refuse all uses."""
@@ -326,9 +326,10 @@ class SharedLock(QuickPermits):
     set_depth: Callable[[int], None]
     # counts it as not acquired where another process has released it; True where that was so
     _lose: Callable[[], bool]
-    # acquires it the quick way if it is released within some microseconds
-    _take_soon: Callable[[], bool]
-    _looks = 0
+    # acquires it again, which this process has, after so many looks
+    _again: Callable[[int], bool]
+    # looks whether it is free, so often: how many looks are left; 0 where it is not
+    _look: Callable[[int | None], int]
 
     def __init__(
         self,
@@ -356,7 +357,7 @@ class SharedLock(QuickPermits):
         self.is_recursive = kind is Kind.RLOCK
         self._seat = _COMMON
         self._user = self._known_at(_COMMON).opened()
-        self._permit, self._unheld = self._permit_at.opened(), self._permit_at.opened()
+        self._permit, self._unheld = self._opened(), self._permit_at.opened()
         _make_uses(self, recursive=self.is_recursive)
         self._bind(self._user, self._permit)
         # while it is a recursive lock that it belongs to, no other SemLock takes its place
@@ -377,10 +378,6 @@ class SharedLock(QuickPermits):
         return int(self.depth() > 0)
 
     # -- where the quick way ends
-
-    def wait(self, block: bool, timeout: float | None) -> bool:
-        """Acquire it after all, through the monitor where it is not released at once."""
-        return (block and self._take_soon()) or super().wait(block, timeout)
 
     def release_for_another(self) -> None:
         """Release it, which this process, or this thread, has not acquired."""
@@ -518,7 +515,7 @@ class SharedLock(QuickPermits):
     def _reset(self) -> None:
         """Forget the permit: another process has released it."""
         self.set_depth(0)
-        self._permit = self._permit_at.opened()
+        self._permit = self._opened()
         self._bind(self._user, self._permit)
         if self._words[self._seat] == self._identity and self._is_up(self._seat):
             self._user.acquire(False)
@@ -598,9 +595,9 @@ class SharedLock(QuickPermits):
 
     def _end(self, refuse: Callable[[], object], *, stays_taken: bool = False) -> None:
         """Free what this process has, or leave it taken by nobody, and close the quick way with an error."""
-        words, seat, permit, held = self._words, self._seat, self._permit, self.held()
+        words, seat, held = self._words, self._seat, self.held()
         self._close(refuse)
-        self._permit = self._user if self._lost else self._permit_at.opened()
+        self._permit = self._user if self._lost else self._opened()
         self.set_depth(0)
         self._seat = _COMMON
         if words[seat] != self._identity:
@@ -610,9 +607,13 @@ class SharedLock(QuickPermits):
             return
         if held:
             self._report_identity(self._identity)
-            # any thread may, and it counts as its own no more
-            permit.release()
+            # of any thread
+            self._permit_at.post()
         self._empty(seat)
+
+    def _opened(self) -> Any:
+        """The permit, as it is taken and raised by this process."""
+        return self._permit_at.opened(kind=_OWN_THREAD if self.is_recursive else _ANY_THREAD)
 
     def _known_at(self, seat: int) -> Semaphore:
         found = self._known.get(seat)
@@ -636,12 +637,14 @@ def _make_uses(lock: SharedLock, *, recursive: bool) -> None:
         leaves = calls(seat.acquire)
         is_mine = permit._is_mine  # noqa: SLF001 - multiprocessing's locks use it
 
-    # Each of these is written out: a call more costs a fifth. A seat that cannot be raised is in use, or frozen.
+    # These are written out: a call more costs a fifth, a variable more of this function a hundredth. A seat that
+    # cannot be raised is in use, or frozen.
 
     def acquire(block: bool = True, timeout: float | None = None) -> bool:
         nonlocal depth
-        if depth and retake(_LOOKS if block and timeout is None else 1):
+        if depth and lock._again(_LOOKS if block and timeout is None else 1):  # noqa: SLF001 - its own
             return True
+        looks = None
         try:
             for is_taken in takes:
                 if is_taken:
@@ -649,58 +652,44 @@ def _make_uses(lock: SharedLock, *, recursive: bool) -> None:
                     return True
                 for _ in leaves:
                     break
-                break
-        except ValueError:
-            pass
-        return lock.wait(block, timeout)
-
-    def acquire_recursively(block: bool = True, timeout: float | None = None) -> bool:
-        nonlocal depth
-        if depth and is_mine():
-            depth += 1
-            return True
-        try:
-            for is_taken in takes:
-                if is_taken:
-                    depth = 1
-                    return True
-                for _ in leaves:
+                looks = lock._look(looks) if block else 0  # noqa: SLF001 - its own
+                if not looks:
                     break
-                break
         except ValueError:
             pass
-        return lock.wait(block, timeout)
+        return lock.wait(block, timeout, looks)
 
     def release(_kind: object = None, _error: object = None, _trace: object = None, /) -> None:
         nonlocal depth
-        if depth:
-            depth = 0
+        if depth == 1:
             try:
                 for _ in gives:
+                    depth = 0
                     break
             except ValueError:
+                depth = 0
                 for _ in leaves:
                     break
                 raise lock.released_before() from None
+        elif depth and lock.is_mine():
+            depth -= 1
         else:
             lock.release_for_another()
 
-    def release_recursively(
-        _kind: object = None, _error: object = None, _trace: object = None, /
-    ) -> None:
+    def look(looks: int | None) -> int:
+        looks = LOOKS if looks is None else looks
+        while looks:
+            looks -= 1
+            if values[2 * _PERMIT] > 0:
+                break
+        return looks
+
+    def reenter(_looks: int) -> bool:
         nonlocal depth
-        if depth and is_mine():
-            depth -= 1
-            if not depth:
-                try:
-                    for _ in gives:
-                        break
-                except ValueError:
-                    for _ in leaves:
-                        break
-                    raise lock.released_before() from None
-        else:
-            lock.release_for_another()
+        if is_mine():
+            depth += 1
+            return True
+        return False
 
     def retake(looks: int) -> bool:
         # Two that hand a lock to each other do little else. The seat of this process is up.
@@ -731,22 +720,6 @@ def _make_uses(lock: SharedLock, *, recursive: bool) -> None:
                 break
         return False
 
-    def take_soon() -> bool:
-        nonlocal depth
-        for _ in range(LOOKS):
-            if values[2 * _PERMIT] > 0:
-                try:
-                    for is_taken in takes:
-                        if is_taken:
-                            depth = 1
-                            return True
-                        for _ in leaves:
-                            break
-                        break
-                except ValueError:
-                    break
-        return False
-
     def lose() -> bool:
         # without a call in between, behind which another thread may run
         nonlocal depth
@@ -759,10 +732,10 @@ def _make_uses(lock: SharedLock, *, recursive: bool) -> None:
         nonlocal depth
         depth = number
 
-    lock.acquire = acquire_recursively if recursive else acquire
-    lock.release = release_recursively if recursive else release
+    lock.acquire, lock.release = acquire, release
+    lock._again, lock._look = reenter if recursive else retake, look  # noqa: SLF001 - its own
     lock.depth, lock.set_depth = lambda: depth, set_depth
-    lock._bind, lock._lose, lock._take_soon = bind, lose, take_soon  # noqa: SLF001 - its own
+    lock._bind, lock._lose = bind, lose  # noqa: SLF001 - its own
 
 
 class UntrackedSemaphore(QuickPermits):

@@ -32,7 +32,6 @@ from fiber._objects.sync.hold import HoldMixin, LocalHold
 from fiber._objects.sync.monitor import LOOKS, Monitored, Turns, Word
 from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
 from fiber._objects.sync.protocol import Status
-from fiber._wire import fork
 from fiber.backend_parts.liveness import Liveness, Owner, start_time, this_place
 
 if TYPE_CHECKING:
@@ -170,8 +169,6 @@ class SharedPermits(HoldMixin, Monitored):
     _changes: Word
     # places that note who has a permit
     _all: Sequence[int]
-    # looks at whether one is free before it sleeps
-    _looks = LOOKS
 
     def __init__(
         self, memory: mmap.mmap, begin: int, *, host: str, identity: int, is_new: bool
@@ -200,8 +197,13 @@ class SharedPermits(HoldMixin, Monitored):
         """This process exits: what it holds stays taken, or is recovered after another code than 0."""
         raise NotImplementedError
 
-    def wait_for_permit(self, timeout: float | None) -> Outcome:
-        """Acquire a permit, waiting for so many seconds; the outcome."""
+    def wait_for_permit(self, timeout: float | None, looks: int | None = None) -> Outcome:
+        """Acquire a permit, waiting for so many seconds; the outcome.
+
+        Args:
+            timeout: seconds; None for ever.
+            looks: at whether one is free, before it sleeps; None for as many as there are.
+        """
         deadline = Deadline(timeout)
         if deadline.left == 0:
             outcome = self._take()
@@ -209,7 +211,7 @@ class SharedPermits(HoldMixin, Monitored):
                 outcome = self._take()
             return outcome
         words, free = self._free
-        for _ in range(self._looks):
+        for _ in range(LOOKS if looks is None else looks):
             if words[free] > 0:
                 outcome = self._take()
                 if outcome is not REFUSED:
@@ -459,7 +461,7 @@ class SharedSemaphore(SharedPermits):
                 self._wake_one()
         except BaseException:
             self._back_out()
-            if not changed and self._lost is None and not fork.is_forked_child():
+            if not changed and self._lost is None:
                 self._give_back()
             elif waiting:
                 self._wake_one()
