@@ -218,7 +218,7 @@ class Handle:
             made = envelope.references.get(id(self))
             if made is not None:
                 return made[3]
-            reference_id = _issue(shared, end, envelope.uses)
+            reference_id = issue(shared, end, envelope.uses)
             address = shared.address_in(envelope.auth_domain)
             envelope.references[id(self)] = (
                 address.ident,
@@ -230,14 +230,12 @@ class Handle:
         if envelope is None:
             lasting = _lasting_ids.setdefault(shared, {})
             if end not in lasting:
-                lasting[end] = _issue(shared, end, LASTING)
+                lasting[end] = issue(shared, end, LASTING)
             return lasting[end]
         references = _ids_by_envelope.setdefault(envelope, {})
         key = (id(self), id(shared), end)
         if key not in references:
-            reference_id = references[key] = _issue(
-                shared, end, getattr(envelope, "processes", ANY)
-            )
+            reference_id = references[key] = issue(shared, end, getattr(envelope, "processes", ANY))
             # once: when the envelope is released, or collected before it was sent
             void = weakref.finalize(envelope, shared.void, reference_id)
             void.atexit = False
@@ -272,7 +270,8 @@ class ExtensibleHandle(Handle):
         vars(self).update(state or {})
 
 
-def _issue(shared: SharedObject, end: int, uses: int) -> int:
+def issue(shared: SharedObject, end: int, uses: int) -> int:
+    """Count the reference of a new pickle, with a new id, which is returned."""
     reference_id = secrets.randbits(63) | 1
     shared.issue(reference_id, end, uses)
     return reference_id

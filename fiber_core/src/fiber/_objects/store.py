@@ -281,9 +281,11 @@ class Store:
         Raises:
             PeerLostError: it belonged to this process and exists no more.
         """
-        if address.kind in SOCKETS and not self._is_own(address.ident):
+        fetching = "pipe.end" if address.kind in SOCKETS else "sockets"
+        is_fetched = address.kind in SOCKETS or address.kind is Kind.DESCRIPTOR
+        if is_fetched and not self._is_own(address.ident):
             # nothing in common with its process but the kernel's object
-            fetch = load_object("fiber._objects.pipe.end:fetched")
+            fetch = load_object(f"fiber._objects.{fetching}:fetched")
             with self._lock:
                 address, owner = self._reached(address)
             shared: OwnedObject = fetch(self, owner, address, reference_id)

@@ -7,6 +7,7 @@ current runtime.
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import itertools
 import os
 import signal
@@ -85,7 +86,18 @@ def _register_tensors() -> bool:
     return registered
 
 
+def _register_sockets() -> bool:
+    copyreg.pickle(sys.modules["socket"].socket, _reduce_socket)
+    return True
+
+
+def _reduce_socket(sock: Any) -> Any:
+    # likewise
+    return load_object("fiber._objects.sockets:reduce")(sock)
+
+
 codec.register_when_imported("torch", _register_tensors)
+codec.register_when_imported("socket", _register_sockets)
 
 
 class brief_errors:  # noqa: N801 - used as a function
