@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fiber._agent.supervisor import Inheritance, inherit, kernel
+from fiber._agent.supervisor.attributes import Attributes
 from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.devices import granted_variable
 from fiber._agent.supervisor.jobs import NOT_RUNNABLE, NOT_STARTED
@@ -66,6 +67,8 @@ class ChildPlan:
     environ: Mapping[str, str] = values.field(repr=False)
     #: working directory
     cwd: str
+    #: umask, priority, CPUs and limits of its submitter; None: the supervisor's
+    attributes: Attributes | None = None
     #: True for one that may talk with the program at every step: it stays in the program's session
     foreground: bool = False
     #: for the entry function, or for a descriptor of the program's
@@ -136,7 +139,9 @@ def _set_up(plan: ChildPlan) -> None:
 
 
 def _limit(plan: ChildPlan) -> None:
-    if plan.descriptor_limit is not None:
+    if plan.attributes is not None:
+        plan.attributes.adopt()
+    elif plan.descriptor_limit is not None:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (plan.descriptor_limit, hard))
 

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from fiber._agent.supervisor import messages
+from fiber._agent.supervisor.attributes import Attributes
 from fiber._agent.supervisor.kernel import ProcessWatch
 from fiber._agent.supervisor.messages import Decoder, encode
 from fiber._base import values
@@ -445,7 +446,7 @@ class SupervisorClient:
         cwd: str,
         on_accepted: Callable[[messages.Accepted], None],
     ) -> messages.Accepted:
-        """Have a job started.
+        """Have a job started, with this process's umask, priority, CPUs and limits.
 
         Args:
             spec: the job.
@@ -464,8 +465,11 @@ class SupervisorClient:
                 self._living[reply.job_id] = accepted_status(reply.pids)
                 on_accepted(reply)
 
+        attributes = Attributes.mine()
         reply = self._ask(
-            lambda number: messages.Submit(number=number, spec=spec, environ=environ, cwd=cwd),
+            lambda number: messages.Submit(
+                number=number, spec=spec, environ=environ, cwd=cwd, attributes=attributes
+            ),
             on_reply=replied,
         )
         assert isinstance(reply, messages.Accepted)

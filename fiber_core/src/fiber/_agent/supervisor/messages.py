@@ -15,6 +15,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from fiber._agent.supervisor.attributes import Attributes
 from fiber._base import values
 from fiber.exceptions import WireError
 from fiber.model import Device, JobSpec, JobStatus, Timing
@@ -202,6 +203,8 @@ class Submit:
     environ: Mapping[str, str]
     #: the submitter's working directory, for a spec that names none
     cwd: str
+    #: its attributes that a started program has, too; None: the supervisor's
+    attributes: Attributes | None = None
 
     def __repr__(self) -> str:
         # an environment is full of secrets

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -99,11 +100,15 @@ class PreloadRequests:
 def replace_environ(environ: Mapping[str, str]) -> None:
     """Make ``environ`` the environment of this process."""
     # most of it is there already: to write a page is to copy it
+    zone = os.environ.get("TZ")
     for name in [name for name in os.environ if name not in environ]:
         del os.environ[name]
     for name, value in environ.items():
         if os.environ.get(name) != value:
             os.environ[name] = value
+    if os.environ.get("TZ") != zone:
+        # the C library has noted it
+        time.tzset()
 
 
 def preload(modules: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, str]:

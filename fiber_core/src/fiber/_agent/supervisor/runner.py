@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from fiber._agent import notes
 from fiber._agent.supervisor import orphans
+from fiber._agent.supervisor.attributes import Attributes
 from fiber._agent.supervisor.cgroup import Confinement, Confiner
 from fiber._agent.supervisor.child import ChildPlan, Spawned, forks_entries, spawn
 from fiber._agent.supervisor.descriptors import Descriptors
@@ -47,6 +48,8 @@ class Launch:
     environ: Mapping[str, str] = values.field(repr=False)
     #: their working directory
     cwd: str
+    #: their umask, priority, CPUs and limits; None: this process's
+    attributes: Attributes | None = None
     #: its submitter
     owner: Owner
     #: called once: with "" when it runs, else with the reason why it cannot, and with warnings
@@ -308,6 +311,7 @@ class JobRunner:
                 argv=launch.spec.argv,
                 environ=launch.environ,
                 cwd=launch.cwd,
+                attributes=launch.attributes,
                 foreground=launch.spec.foreground,
                 private=launch.spec.private,
                 descriptor_limit=self._descriptor_limit,

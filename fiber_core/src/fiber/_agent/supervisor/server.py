@@ -207,6 +207,7 @@ class RequestHandler:
             spec=spec,
             environ=environment(message.environ, spec),
             cwd=spec.cwd or message.cwd,
+            attributes=message.attributes,
             owner=channel.owner,
             answer=answer,
         )
