@@ -34,7 +34,7 @@ from fiber._base.threads import Loop, Timer
 from fiber.exceptions import ResourceError, WireError
 from fiber.model import Allocation
 
-_R = TypeVar("_R", bound="messages.Request")
+_R = TypeVar("_R", bound=messages.Request)
 
 #: most waiting jobs that are told of each change of what they wait for
 _MOST_TOLD = 4
