@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any
 from fiber import hints
 from fiber._base.interpreter import choose_start_method, chosen_start_method
 from fiber._base.log import lazy_logger
-from fiber._launch.child import Child, log_end
 from fiber._launch.preparation import ignores_interrupts
 from fiber._runtime import runtime
-from fiber._runtime.start import flush_standard_streams, supervisor_ahead
 from fiber.exceptions import FiberError, StartError
 from fiber.model import ProcessStatus, ResourceRequest
+
+if TYPE_CHECKING:
+    from fiber._launch.child import Child
 
 log = lazy_logger()
 
@@ -95,6 +96,9 @@ class Process(_process.BaseProcess):
         )
         _stdlib._cleanup()  # noqa: SLF001 - as the stdlib's own start()
         self._chosen_method = self._start_method or chosen_start_method()
+        # here, since workers start nothing as a rule
+        from fiber._runtime.start import flush_standard_streams
+
         flush_standard_streams()
         _interrupt_children_at_exit()
         self._started_as(self._launch())
@@ -108,6 +112,9 @@ class Process(_process.BaseProcess):
 
     def _launch(self) -> Child:
         meta = hints.get_meta(self._target if self._target is not None else type(self).run)
+        from fiber._launch.child import log_end
+        from fiber._runtime.start import supervisor_ahead
+
         # the supervisor of a program's first process gets ready while the settings are read
         with supervisor_ahead(), runtime.brief_errors():
             current = runtime.current()

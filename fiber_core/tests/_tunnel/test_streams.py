@@ -4,8 +4,9 @@ import random
 
 import pytest
 
+from fiber._tunnel import is_route
 from fiber._tunnel.mux import MAX_DATA, PING, WINDOW, Event, Kind, Mux, Resumption
-from fiber._tunnel.routes import Route, is_route, parse, route_to
+from fiber._tunnel.routes import Route, parse, route_to
 from fiber._tunnel.tunnel import Records
 from fiber.exceptions import WireError
 

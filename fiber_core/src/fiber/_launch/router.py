@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from fiber._base.log import lazy_logger
-from fiber._tunnel import routes
+from fiber._tunnel import is_route
 from fiber.exceptions import TransportError
 from fiber.model import Interface, JobState, ListenAddress, Peers, ReachKind
 
@@ -111,7 +111,9 @@ class Router:
             # what is advertised may be no address of this host
             host = address.bind_url.partition("://")[2].rpartition(":")[0]
             url = f"{url.partition('://')[0]}://{host}:{url.rpartition(':')[2]}"
-        route = routes.route_to(url, self._runtime.ident)
+        from fiber._tunnel.routes import route_to
+
+        route = route_to(url, self._runtime.ident)
         if route is not None:
             self._serve(route)
         return route
@@ -131,7 +133,11 @@ class Router:
 
     def withdraw(self, url: str) -> None:
         """Remove the route to an address at which this process no longer listens."""
-        route = routes.route_to(url, self._runtime.ident)
+        if self._client is None and not self._tunnelled:
+            return
+        from fiber._tunnel.routes import route_to
+
+        route = route_to(url, self._runtime.ident)
         if route is None:
             return
         if self._client is not None:
@@ -147,11 +153,11 @@ class Router:
         Raises:
             TransportError: the route cannot be reached from this process.
         """
-        if not self._resolved and not routes.is_route(url):
+        if not self._resolved and not is_route(url):
             return url
         known = self._resolved.get(url)
         if known is None:
-            if not routes.is_route(url):
+            if not is_route(url):
                 return url
             known = self._find(url)
             self._resolved[url] = known
@@ -166,7 +172,7 @@ class Router:
 
     def _rank(self, url: str) -> bool:
         # the client's process is outside the jobs; in a job, loopback is that job's own host
-        return not routes.is_route(url) and (self._client is not None or "//127." in url)
+        return not is_route(url) and (self._client is not None or "//127." in url)
 
     def _find(self, url: str) -> str:
         if self._client is not None:

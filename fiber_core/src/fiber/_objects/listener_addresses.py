@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from multiprocessing import util
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fiber._tunnel import routes
+from fiber._tunnel import is_route
 
 if TYPE_CHECKING:
     from fiber._runtime.runtime import Runtime
@@ -58,7 +58,7 @@ def any_address(family: str | None, node: Runtime) -> tuple[str, Address]:
     host = None
     if not node.info.capabilities.same_host:
         # the host that other hosts dial, if any
-        host = _host(min(node.urls(), key=routes.is_route))
+        host = _host(min(node.urls(), key=is_route))
     if family is None:
         family = "AF_UNIX" if host is None else "AF_INET"
     if family == "AF_INET":

@@ -1,18 +1,19 @@
-"""The core's own implementations of hooks, called after those of plugins."""
+"""The core's own implementations of hooks. Those that answer what a plugin may answer are called after it."""
 
 from __future__ import annotations
 
 import ipaddress
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
+from fiber._base.entry_points import load_object
 from fiber.backend_parts.address import tls
 from fiber.hookspecs import hookimpl
 from fiber.model import ListenAddress
 
 if TYPE_CHECKING:
-    from fiber.abc import Backend
+    from fiber.abc import Backend, ResourceProvider
     from fiber.model import Interface, Job, JobSpec, Peers
 
 _LOOPBACK = "127.0.0.1"
@@ -40,3 +41,19 @@ def _rank(interface: Interface) -> tuple[bool, bool, bool]:
     """Sort key, best first: not loopback, not link-local, IPv4 before IPv6."""
     address = ipaddress.ip_address(interface.address.partition("%")[0])
     return interface.is_loopback or address.is_loopback, address.is_link_local, address.version == 6
+
+
+# by name: they are built upon this package
+
+
+@hookimpl
+def fiber_resource_providers() -> Iterable[ResourceProvider]:
+    """Offer NVIDIA GPUs, kind ``gpu``."""
+    return (load_object("fiber._agent.resources.nvidia:NvidiaProvider")(),)
+
+
+@hookimpl
+def fiber_ring_frameworks() -> Iterable[Any]:
+    """Offer the frameworks that :mod:`fiber._ring` prepares rings for."""
+    frameworks: Iterable[Any] = load_object("fiber._ring.frameworks:built_in")()
+    return frameworks

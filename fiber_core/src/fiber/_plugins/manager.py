@@ -234,12 +234,8 @@ def unknown_backend(name: str, installed: Collection[str], origin: str = "") -> 
     return UnknownBackendError(text)
 
 
-#: modules of the core with hook implementations, registered like plugins
-_BUILT_IN = (
-    "fiber._plugins.defaults",
-    "fiber._agent.resources.plugin",
-    "fiber._ring",
-)
+#: the core's own hook implementations, registered like a plugin
+_BUILT_IN = "fiber._plugins.defaults"
 
 _log = lazy_logger("fiber.plugins")
 
@@ -259,8 +255,7 @@ def load_plugins(
         extra: more plugins: modules or objects with hook implementations.
     """
     plugins = Plugins()
-    for name in _BUILT_IN:
-        plugins.register(importlib.import_module(name), Source.core(name))
+    plugins.register(importlib.import_module(_BUILT_IN), Source.core(_BUILT_IN))
     found = (
         distributions.entry_points(PROJECT)
         if entry_points is None
@@ -404,6 +399,10 @@ class Plugins:
         registry = self._provider_registry()
         return MappingProxyType({provider.kind: provider for provider in registry.offers()})
 
+    def lazy_providers(self) -> Mapping[str, ResourceProvider]:
+        """Return the resource providers by kind, which are made when first looked at."""
+        return _LazyProviders(self)
+
     def find_provider(self, kind: str) -> ResourceProvider:
         """Return the resource provider of a kind.
 
@@ -518,6 +517,20 @@ class Plugins:
                         registry.add(source, names, offer)
                 self._registries[hook] = registry
             return self._registries[hook]
+
+
+class _LazyProviders(Mapping[str, ResourceProvider]):
+    def __init__(self, plugins: Plugins) -> None:
+        self._plugins = plugins
+
+    def __getitem__(self, kind: str) -> ResourceProvider:
+        return self._plugins.providers()[kind]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._plugins.providers())
+
+    def __len__(self) -> int:
+        return len(self._plugins.providers())
 
 
 def _check_provider(provider: Any) -> tuple[str, ...]:

@@ -22,16 +22,8 @@ from fiber._base.entry_points import load_object
 from fiber._base.log import lazy_logger
 from fiber._config.convert import is_true
 from fiber._launch.router import Router
-from fiber._plugins.backend_choice import (
-    choose_backend,
-    load_backend,
-    load_settings,
-    open_backend,
-    refuse_undeclared,
-)
 from fiber._wire import codec, fork
 from fiber._wire.identity import Credentials
-from fiber.abc import Backend
 from fiber.exceptions import BackendError, BackendUnavailableError, ConfigError, FiberError
 from fiber.model import BackendContext, JobSpec
 
@@ -46,6 +38,7 @@ if TYPE_CHECKING:
     from fiber._wire.endpoint import Endpoint
     from fiber._wire.handshake import Hello
     from fiber._wire.link import Link
+    from fiber.abc import Backend
     from fiber.model import BackendInfo, Job
 
 
@@ -173,6 +166,8 @@ def init(**arguments: Any) -> None:
             raise FiberError(msg)
         if runtime is not None:
             runtime.close()
+        from fiber._plugins.backend_choice import load_settings
+
         # checked at once, so that a mistake is reported where it was made
         load_settings(arguments)
         _arguments.clear()
@@ -243,6 +238,9 @@ class Runtime:
     @classmethod
     def of_master(cls, arguments: Mapping[str, Any]) -> Runtime:
         """The runtime of the process that begins a run."""
+        # workers start nothing as a rule
+        from fiber._plugins.backend_choice import load_settings
+
         config, plugins, info = load_settings(arguments)
         runtime = cls(
             credentials=Credentials.new(),
@@ -373,6 +371,8 @@ class Runtime:
         """The chosen backend as its plugin announces it."""
         with self._lock:
             if self._info is None:
+                from fiber._plugins.backend_choice import choose_backend
+
                 info = choose_backend(self.plugins, self.config, os.environ)
                 self._info = info.with_settings(self.config.settings)
             return self._info
@@ -402,6 +402,8 @@ class Runtime:
             found = self._others.get(info.name)
             if found is None:
                 self._refuse_if_closed()
+                from fiber._plugins.backend_choice import open_backend
+
                 trusted = self.config.trusted_folders
                 found = self._others[info.name] = open_backend(self.plugins, info, trusted)
             return found
@@ -549,6 +551,8 @@ class Runtime:
         Raises:
             CapabilityError: it asks for what the backend does not declare, which is not asked then.
         """
+        from fiber._plugins.backend_choice import refuse_undeclared
+
         refuse_undeclared(self.info.name, self.info.capabilities, spec)
         job: Job = self.plugins.hook.fiber_submit_job(backend=self.backend, spec=spec)
         self.router.submitted(spec, job)
@@ -561,6 +565,8 @@ class Runtime:
         A plugin that wraps or answers the hook has every job come by it, so jobs are submitted one by
         one then.
         """
+        from fiber.abc import Backend
+
         wrapped = len(self.plugins.hook.fiber_submit_job.get_hookimpls()) > 1
         return type(self.backend).submit_many is not Backend.submit_many and not wrapped
 
@@ -570,6 +576,8 @@ class Runtime:
         Raises:
             CapabilityError: one asks for what the backend does not declare; none is submitted then.
         """
+        from fiber._plugins.backend_choice import refuse_undeclared
+
         for spec in specs:
             refuse_undeclared(self.info.name, self.info.capabilities, spec)
         found = self.backend.submit_many(specs)
@@ -652,9 +660,11 @@ def _load_backend(runtime: Runtime) -> Backend:
     Raises:
         BackendError: it cannot be loaded.
     """
+    from fiber._plugins.backend_choice import load_backend
+
     context = BackendContext(
         config=runtime.config.settings,
-        providers=runtime.plugins.providers(),
+        providers=runtime.plugins.lazy_providers(),
         run_id=runtime.run_id,
         run_directory=str(runtime.directory),
         lease=runtime.config.lease,

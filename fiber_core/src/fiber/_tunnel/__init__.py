@@ -21,3 +21,15 @@ was granted, so that one that nobody reads holds up no other; bytes of a connect
 Each side runs on a reactor and shares its thread; opening of streams, which blocks, has threads of
 its own. Called by ``_launch``, ``_agent`` and ``_objects``; calls ``_wire``.
 """
+
+from __future__ import annotations
+
+import re
+
+#: in front of a URL, maybe behind the name of an auth domain
+_ROUTE = r"(?:[0-9a-f]{16}@)?tunnel\+"
+
+
+def is_route(url: str) -> bool:
+    """True for an address that is reached through the tunnel alone; here, for processes without one."""
+    return re.match(_ROUTE, url) is not None

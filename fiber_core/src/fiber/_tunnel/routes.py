@@ -18,8 +18,6 @@ from fiber._base.threads import Reactor
 from fiber.exceptions import TransportError, WireError
 from fiber.model.timing import Timing
 
-#: in front of a URL, maybe behind the name of an auth domain
-_ROUTE = r"(?:[0-9a-f]{16}@)?tunnel\+"
 _PARTS = r"tunnel\+(tls\+tcp|tcp)://([0-9A-Za-z.]+)@(\[[0-9a-fA-F:.%]+\]|[^\[\]:@/\s]+):(\d+)"
 _ANYWHERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - compared
 _LAST_PORT = 65535
@@ -69,11 +67,6 @@ def parse(url: str) -> Route | None:
     if match is None or int(match[4]) > _LAST_PORT:
         return None
     return Route(match[1], match[2], match[3].strip("[]"), int(match[4]))
-
-
-def is_route(url: str) -> bool:
-    """True for an address that is reached through the tunnel alone."""
-    return re.match(_ROUTE, url) is not None
 
 
 _LOOPBACK = "127.0.0.1"

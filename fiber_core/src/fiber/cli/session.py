@@ -161,7 +161,7 @@ class Session:
     def _load(self, run_id: str | None, directory: str | None) -> Backend:
         context = BackendContext(
             config=self.config.settings,
-            providers=self.plugins.providers(),
+            providers=self.plugins.lazy_providers(),
             run_id=run_id,
             run_directory=directory,
             lease=self.config.lease,

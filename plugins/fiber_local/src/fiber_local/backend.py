@@ -12,11 +12,9 @@ from pathlib import Path
 from fiber._agent.supervisor.journal import JournaledJob
 from fiber._agent.supervisor.messages import Accepted
 from fiber._base import values
-from fiber._base.cgroups import cpu_count, memory_total
 from fiber._base.log import lazy_logger
 from fiber.abc import Backend
 from fiber.backend_parts.feed import Feed
-from fiber.backend_parts.logfile import read_log
 from fiber.exceptions import BackendError, SubmitError, UnknownJobError
 from fiber.model import (
     BackendContext,
@@ -162,6 +160,8 @@ class LocalBackend(Backend):
 
     def logs(self, job: Job, *, tail: int | None = None, follow: bool = False) -> Iterator[str]:
         """Yield the lines that a job wrote, without their newlines."""
+        from fiber.backend_parts.logfile import read_log
+
         self._status(job)
         path = Path(str(job.data["directory"]), "logs", f"{job.id}.log")
         return read_log(
@@ -191,6 +191,8 @@ class LocalBackend(Backend):
 
     def capacity(self) -> Capacity:
         """Return this process's CPUs and memory (MB), and devices of the kinds that were probed."""
+        from fiber._base.cgroups import cpu_count, memory_total
+
         return Capacity(
             cpus=float(cpu_count()), memory=memory_total(), devices=self._devices.known()
         )

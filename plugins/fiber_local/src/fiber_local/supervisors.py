@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from fiber._agent import rundir
 from fiber._agent.instructions import PRELOAD
-from fiber._agent.resources.probe import probe, provider_of
 from fiber._agent.supervisor import claim_channel, release_channel
 from fiber._agent.supervisor.client import (
     SupervisorClient,
@@ -61,6 +60,8 @@ class HostDevices:
         Raises:
             ResourceError: no provider of that kind is installed, or its probe failed.
         """
+        from fiber._agent.resources.probe import probe, provider_of
+
         provider = provider_of(kind, self._providers)
         with self._lock:
             if kind not in self._found:

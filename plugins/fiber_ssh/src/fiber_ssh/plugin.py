@@ -12,7 +12,6 @@ from fiber.model import (
     ListenAddress,
     Peers,
 )
-from fiber_ssh.address import listen_address
 from fiber_ssh.config import SshConfig
 
 NAME = "ssh"
@@ -51,4 +50,8 @@ def fiber_listen_address(
     backend: str, peers: Peers, interfaces: Sequence[Interface]
 ) -> ListenAddress | None:
     """All addresses, behind mutual TLS; loopback alone where jobs use streams."""
-    return listen_address(peers, interfaces) if backend == NAME else None
+    if backend != NAME:
+        return None
+    from fiber_ssh.address import listen_address
+
+    return listen_address(peers, interfaces)

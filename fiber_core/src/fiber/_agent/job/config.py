@@ -8,7 +8,7 @@ from typing import Any
 
 from fiber._agent.instructions import Instructions
 from fiber._base import values
-from fiber._tunnel.routes import is_route
+from fiber._tunnel import is_route
 from fiber.exceptions import StartError
 
 #: what a remote job runs

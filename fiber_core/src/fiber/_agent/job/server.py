@@ -57,7 +57,7 @@ from fiber._agent.supervisor.preload import preload
 from fiber._agent.supervisor.runner import JobRunner, Launch
 from fiber._base import entry_points, values
 from fiber._base.threads import Loop, drained, wake
-from fiber._tunnel.routes import is_route
+from fiber._tunnel import is_route
 from fiber._wire.handshake import Hello
 from fiber._wire.link import Link
 from fiber.backend_parts import liveness

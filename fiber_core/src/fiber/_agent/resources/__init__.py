@@ -2,8 +2,8 @@
 
 A *provider* (:class:`fiber.abc.ResourceProvider`) names a kind of device, has a program that lists
 those of a host, and knows the environment by which processes see theirs. ``probe`` runs that
-program, ``allocator`` grants whole devices to one job at a time and is pure, ``nvidia`` is the
-built-in provider of kind ``gpu``, and ``plugin`` offers it through the hook that third parties use.
+program, ``allocator`` grants whole devices to one job at a time and is pure, and ``nvidia`` is the
+built-in provider of kind ``gpu``, which ``_plugins.defaults`` offers through the hook that third parties use.
 
 Invariants: a device is granted to one job at a time; a grant is all or nothing; the answer follows
 from the order of calls alone. There are no threads and no locks: the caller serialises its calls.

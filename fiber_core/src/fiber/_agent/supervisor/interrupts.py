@@ -5,6 +5,8 @@ program's process group, reaches neither. With ``multiprocessing`` the children 
 interrupts them with the program, whatever handler the program has. So the supervisor leaves a
 process in the group that does nothing but report SIGINT, which the supervisor passes on to the jobs
 in the foreground.
+
+Apart from ``server``: that process is forked before anything else is imported, and stays small.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import os
 import select
 import signal
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fiber._agent.supervisor import kernel
@@ -24,29 +26,11 @@ if TYPE_CHECKING:
     from fiber._agent.supervisor.descriptors import Descriptors
     from fiber._base.threads import Loop, Timer
 
-#: signals that a terminal, ``timeout`` and the like send to a process group
-_GROUP_SIGNALS = (
-    signal.SIGHUP,
-    signal.SIGINT,
-    signal.SIGQUIT,
-    signal.SIGTERM,
-    signal.SIGTSTP,
-)
 #: name of the process in the group, as the system shows it
 _TITLE = "fiber-interrupt"
 _INTERRUPT = b"i"
 _QUESTION = b"?"
 _ANSWER = b"."
-
-
-@contextlib.contextmanager
-def blocked() -> Iterator[None]:
-    """Block the group's signals, also in processes that are started in this context."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _GROUP_SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def leave_group(channel: int) -> tuple[int, int, int]:
@@ -90,10 +74,10 @@ def leave_group(channel: int) -> tuple[int, int, int]:
         msg = "the system has no room for the process that reports interrupts"
         raise OSError(msg)
     kernel.leave_group()
-    for signum in _GROUP_SIGNALS:
+    for signum in kernel.GROUP_SIGNALS:
         handler = signal.signal(signum, signal.SIG_IGN)
         signal.signal(signum, handler)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _GROUP_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, kernel.GROUP_SIGNALS)
     return answers, asking, int(words)
 
 

@@ -1,4 +1,4 @@
-"""System calls beyond POSIX that a supervisor uses: prctl, pidfd, memfd, and kqueue on macOS.
+"""System calls that a supervisor uses: prctl, pidfd, memfd, kqueue on macOS, and a group's signals.
 
 Needs the standard library alone, for it runs on hosts without Fiber too.
 """
@@ -11,11 +11,31 @@ import os
 import select
 import signal
 import sys
+from collections.abc import Iterator
 from typing import Any
+
+#: signals that a terminal, ``timeout`` and the like send to a process group
+GROUP_SIGNALS = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGTSTP,
+)
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
+
+
+@contextlib.contextmanager
+def blocked() -> Iterator[None]:
+    """Block the group's signals, also in processes that are started in this context."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 if sys.platform == "linux":

@@ -11,11 +11,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from fiber._agent import notes
 from fiber._agent.supervisor import orphans
 from fiber._agent.supervisor.attributes import Attributes
-from fiber._agent.supervisor.cgroup import Confinement, Confiner
 from fiber._agent.supervisor.child import ChildPlan, Spawned, forks_entries, spawn
 from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.devices import Grant
@@ -34,6 +34,10 @@ from fiber._agent.supervisor.output import LineTail, LogFile, OutputRelay, Outpu
 from fiber._base import values
 from fiber._base.threads import Loop, Timer
 from fiber.model import JobSpec
+
+if TYPE_CHECKING:
+    from fiber._agent.supervisor.cgroup import Confinement, Confiner
+    from fiber.model import ResourceRequest
 
 
 @values.frozen(kw_only=True)
@@ -263,7 +267,7 @@ class JobRunner:
         self._relays: set[OutputRelay] = set()
         self._removing: set[Confinement] = set()
         self._pid = os.getpid()
-        self._confiner = Confiner() if confiner is None else confiner
+        self._confiner = confiner
 
     # -- starting ---------------------------------------------------------------------------
 
@@ -279,7 +283,7 @@ class JobRunner:
         log = LogFile(
             path if self._options.keeps_logs else None, self._descriptors, self._on_notice
         )
-        confinement, warnings = self._confiner.confine(launch.job_id, spec.resources)
+        confinement, warnings = self._confine(launch.job_id, spec.resources)
         running = RunningJob(
             job_id=launch.job_id,
             launch=launch,
@@ -594,6 +598,18 @@ class JobRunner:
         self._forget(entry.id)
         if entry.refused and running.launch is not None:
             running.launch.answer(running.refusal, ())
+
+    def _confine(
+        self, job_id: str, request: ResourceRequest
+    ) -> tuple[Confinement | None, tuple[str, ...]]:
+        if self._confiner is None:
+            if request.memory is None and request.cpu is None:
+                return None, ()
+            # few jobs have limits
+            from fiber._agent.supervisor.cgroup import Confiner
+
+            self._confiner = Confiner()
+        return self._confiner.confine(job_id, request)
 
     def _remove(self, confinement: Confinement, attempts: int) -> None:
         # there is no event for the last member's end: the kernel offers one for version 2 only

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fiber._agent.supervisor.interrupts import blocked
+from fiber._agent.supervisor.kernel import blocked
 
 if TYPE_CHECKING:
     from fiber._agent.supervisor.messages import SupervisorOptions
