@@ -14,8 +14,7 @@ from fiber._tunnel import routes
 from fiber._tunnel.mux import MAX_DATA, Kind, Mux, Resumption
 from fiber._tunnel.tunnel import Records
 from fiber._wire import frames as layout
-from fiber._wire.handshake import DialerHandshake, Hello, ListenerHandshake
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials, DialerHandshake, Hello, ListenerHandshake
 from fiber.exceptions import HandshakeError, WireError
 from fuzz.target import target
 

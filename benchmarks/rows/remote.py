@@ -49,7 +49,7 @@ def _fiber() -> Iterator[Exchange]:
 def _bare() -> Iterator[Exchange]:
     import pynng
 
-    from fiber._wire.identity import Credentials
+    from fiber._wire.handshake import Credentials
     from fiber._wire.nng import tls
 
     credentials = Credentials.new().with_certificate()

@@ -12,7 +12,7 @@ from typing import Any
 
 import fiber.model
 from fiber import hookspecs
-from fiber._base.field_docs import fields_of
+from fiber._base.light_values import fields_of
 from fiber.abc import Backend, ResourceProvider
 
 PAGE = Path(__file__).parents[1] / "reference" / "contract.md"

@@ -23,7 +23,7 @@ from fiber._objects.listener_addresses import dial_url
 from fiber._objects.pipe.end import End
 from fiber._wire import frames
 from fiber._wire.frames import Kind
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials
 from fiber.connection import Client, Listener
 from wire_world import Bomb, RawDialer, frame
 

@@ -18,7 +18,7 @@ from fiber.exceptions import ForkedError, PeerLostError
 from fiber._wire import fork
 from fiber._wire.client import Client
 from fiber._wire.endpoint import Endpoint
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials
 from fiber._wire.link import Link
 from fiber._base.threads import Reactor
 from fiber._wire.frames import Kind

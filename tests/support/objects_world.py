@@ -19,7 +19,7 @@ from fiber._objects.store import Store
 from fiber._wire import frames
 from fiber._wire.client import Client
 from fiber._wire.endpoint import Endpoint
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials
 from fiber.exceptions import PeerLostError
 from fiber.model.timing import Timing
 from wire_world import address, hello

@@ -9,8 +9,7 @@ from pathlib import Path
 from cuttable import Wire
 from fiber._tunnel.client import TunnelClient
 from fiber._tunnel.server import TunnelServer, register
-from fiber._wire.handshake import Hello
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials, Hello
 from fiber.model.timing import Timing
 
 RUN = Credentials(run_id="0badcafe", key=b"k" * 32)

@@ -24,8 +24,7 @@ from fiber._base.threads import Reactor
 from fiber._wire import frames
 from fiber._wire.endpoint import Endpoint, Peer
 from fiber._wire.frames import Kind, Message
-from fiber._wire.handshake import DialerHandshake, Hello, ListenerHandshake
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials, DialerHandshake, Hello, ListenerHandshake
 from fiber._wire.link import Link, socket_for
 from fiber._wire.nng import NngDialer, RawListener
 from fiber._wire.unix import UnixListener

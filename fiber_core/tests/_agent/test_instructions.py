@@ -3,8 +3,7 @@
 import pytest
 
 from fiber._agent import instructions
-from fiber._wire.handshake import Hello
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials, Hello
 from fiber.exceptions import HandshakeError, StartError, TransportError
 
 REFUSED = HandshakeError("Python is 3.10 there")

@@ -17,8 +17,7 @@ from fiber._launch import module_server
 from fiber._launch.launcher import Launcher
 from fiber._wire import codec, frames
 from fiber._wire.frames import Kind, Message
-from fiber._wire.handshake import Hello
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials, Hello
 from fiber.exceptions import (
     BackendError,
     BackendUnavailableError,

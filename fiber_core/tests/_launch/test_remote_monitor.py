@@ -16,7 +16,7 @@ from fiber._base import values
 from fiber._launch import remote_monitor as module
 from fiber._launch.remote_monitor import OutputPrinter, RemoteJobMonitor
 from fiber._wire.frames import Kind, Message
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials
 from fiber.exceptions import BackendUnavailableError, WireError
 from fiber.model import (
     BackendInfo,

@@ -12,7 +12,7 @@ import objects_world
 from fiber._objects import listener_addresses
 from fiber._objects.address import Address, Kind
 from fiber._objects.auth_domain import AddressWithCredentials
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials
 from objects_world import put, take
 
 KEY = b"a secret of two programs"

@@ -7,8 +7,7 @@ import pytest
 from fiber._agent.instructions import Instructions
 from fiber._base import values
 from fiber._runtime import bootstrap
-from fiber._wire.handshake import Hello
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials, Hello
 
 
 class DialledError(Exception):

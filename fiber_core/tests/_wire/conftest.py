@@ -8,7 +8,7 @@ import resource
 import pytest
 
 from fiber._wire import codec
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials
 from making import making
 from wire_world import TIMEOUT, ListeningEndpoint, Mailbox, address, nng_dialer, raw_listener
 

@@ -23,8 +23,7 @@ from fiber._tasks.protocol import Mode, pack_done
 from fiber._tasks.worker import Worker
 from fiber._wire import codec, frames, nng
 from fiber._wire.frames import Kind
-from fiber._wire.handshake import DialerHandshake, ListenerHandshake
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials, DialerHandshake, ListenerHandshake
 from fiber._wire.link import Link
 from fiber.exceptions import HandshakeError, PeerLostError, TransportError, WireError
 from fiber.model.timing import Timing
@@ -338,14 +337,14 @@ _LISTENING = """
 import json, os, resource, sys
 scheme, folder, limit, authkey = *sys.argv[1:3], int(sys.argv[3]), sys.argv[4].encode()
 resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-from fiber._wire import identity, nng
+from fiber._wire import handshake, nng
 from fiber.model.timing import Timing
 from wire_world import ListeningEndpoint
 nng._LOAD = 1.0
 ours = ListeningEndpoint(
     scheme,
     folder,
-    credentials=identity.Credentials.of_authkey(authkey) if authkey else None,
+    credentials=handshake.Credentials.of_authkey(authkey) if authkey else None,
     timing=Timing(handshake=60 if authkey else 10, nng_check=0.1),
 )
 print(json.dumps({"url": ours.url, "credentials": ours.credentials.to_json()}), flush=True)

@@ -15,8 +15,14 @@ from hypothesis import strategies as st
 import soak
 from fiber._wire import frames
 from fiber._wire.frames import Kind
-from fiber._wire.handshake import DialerHandshake, Hello, ListenerHandshake, disagreement, mac
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import (
+    Credentials,
+    DialerHandshake,
+    Hello,
+    ListenerHandshake,
+    disagreement,
+    mac,
+)
 from fiber.exceptions import HandshakeError, WireError
 from wire_world import damaged, recorded
 

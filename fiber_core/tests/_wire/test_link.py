@@ -19,7 +19,7 @@ import pytest
 from fiber._wire import frames, nng
 from fiber._wire.endpoint import Endpoint
 from fiber._wire.frames import Kind
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials
 from fiber._wire.link import Link
 from fiber.exceptions import HandshakeError, PeerLostError, TransportError
 from fiber.model.timing import Timing

@@ -15,7 +15,7 @@ from pynng import lib
 from fiber._wire import frames, nng
 from fiber._wire.descriptors import Connection
 from fiber._wire.frames import Kind
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials
 from fiber._wire.nng import NngDialer, UnprovenConnections, build
 from fiber.exceptions import PeerLostError, TransportError
 from fiber.model.timing import Timing

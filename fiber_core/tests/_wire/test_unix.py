@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from fiber._base.threads import Reactor
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials
 from fiber._wire.unix import UnixDialer, UnixListener
 from fiber.exceptions import TransportError, WireError
 from wire_world import TIMEOUT, readable

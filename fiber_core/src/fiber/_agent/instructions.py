@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from fiber._base import values
-from fiber._wire.handshake import Hello
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials, Hello
 from fiber._wire.link import Link
 from fiber.exceptions import HandshakeError, StartError, TransportError
 from fiber.model.timing import Timing

@@ -2,11 +2,10 @@
 
 ================ ====================================================================
 values           how the project declares value classes: attrs' names, for type checkers attrs itself
-light_values     the implementation of ``values`` at run time, without importing attrs
+light_values     the implementation of ``values`` at run time, without importing attrs, and what ``help()`` shows
 entry_points     installed distributions, without importlib.metadata, and names of published ones
 threads          event loops, threads that run actions, and waits of which Ctrl-C is always noticed
 sockets          sockets that never block, on such a loop, and accepting them
-field_docs       text that ``help()`` shows of a value class, from comments in the source
 interpreter      memory, start method and end of this process
 cgroups          CPUs and memory that this process may use
 log              Fiber's loggers, which import ``logging`` only if the program uses it

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from fiber._plugins.manager import Plugins
     from fiber._wire.client import Client
     from fiber._wire.endpoint import Endpoint
-    from fiber._wire.handshake import Hello
-    from fiber._wire.identity import Credentials
+    from fiber._wire.handshake import Credentials, Hello
     from fiber.abc import Backend
     from fiber.exceptions import BackendError
     from fiber.model.job import Job, JobSpec

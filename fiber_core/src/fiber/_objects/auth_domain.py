@@ -23,7 +23,7 @@ from fiber._base import values
 from fiber._objects import listener_addresses
 from fiber._wire.client import Client, ClientPool
 from fiber._wire.endpoint import Endpoint, Service
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials
 from fiber.exceptions import PeerLostError
 from fiber.model import ListenAddress
 

@@ -23,7 +23,7 @@ from fiber._base.log import lazy_logger
 from fiber._config.convert import is_true
 from fiber._launch.router import Router
 from fiber._wire import codec, fork
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials
 from fiber.exceptions import BackendError, BackendUnavailableError, ConfigError, FiberError
 from fiber.model import BackendContext, JobSpec
 

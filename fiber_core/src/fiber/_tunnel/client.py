@@ -16,8 +16,7 @@ from fiber._tunnel import routes
 from fiber._tunnel.routes import Ports, Route, connect
 from fiber._tunnel.tunnel import Tunnel, TunnelStream, dialer_handshake
 from fiber._wire import fork
-from fiber._wire.handshake import Hello
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials, Hello
 from fiber.exceptions import WireError
 from fiber.model.timing import Timing
 

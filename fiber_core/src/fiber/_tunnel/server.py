@@ -20,8 +20,7 @@ from fiber._base.threads import Reactor
 from fiber._tunnel import routes
 from fiber._tunnel.routes import Ports, Route, connect
 from fiber._tunnel.tunnel import Tunnel, TunnelStream, listener_handshake
-from fiber._wire.handshake import Hello
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials, Hello
 from fiber.exceptions import TransportError, WireError
 from fiber.model.timing import Timing
 

@@ -26,8 +26,7 @@ from fiber._base.sockets import Buffered
 from fiber._base.threads import Reactor
 from fiber._tunnel.mux import MAX_DATA, PING, WINDOW, Event, Frame, Kind, Mux, Resumption
 from fiber._wire import frames
-from fiber._wire.handshake import DialerHandshake, Hello, ListenerHandshake
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials, DialerHandshake, Hello, ListenerHandshake
 from fiber.exceptions import HandshakeError, WireError
 from fiber.model.timing import Timing
 

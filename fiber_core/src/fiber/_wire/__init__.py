@@ -9,9 +9,8 @@ one host the bytes go over Unix sockets, between hosts over nng (TLS over TCP), 
 
 =============== =====================================================================
 frames          layout of frames and object bodies, cutting and joining them; pure
-handshake       mutual HMAC proof and version check; pure
+handshake       id, key and TLS certificate of a run; mutual HMAC proof and version check; pure
 cpace           key exchange by a guessable secret, for the handshake; pure
-identity        id, key and TLS certificate of a run, or of an authkey
 endpoint        Endpoint, Peer, and the protocols of services and listeners
 unix            both sides of Unix sockets
 nng             both sides over nng; with ``fork`` the only importer of pynng

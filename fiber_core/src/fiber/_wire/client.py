@@ -17,8 +17,7 @@ from typing import Any
 from fiber._base.threads import Reactor, in_turns
 from fiber._wire import codec, fork, frames
 from fiber._wire.frames import Kind, Message
-from fiber._wire.handshake import Hello
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials, Hello
 from fiber._wire.link import ACK_AFTER, Link
 from fiber._wire.reading import Action
 from fiber.exceptions import PeerLostError, TransportError

@@ -16,8 +16,7 @@ from fiber._base.log import lazy_logger
 from fiber._base.threads import Reactor, Timer
 from fiber._wire import descriptors, fork, frames
 from fiber._wire.frames import Kind, Message
-from fiber._wire.handshake import Hello, ListenerHandshake
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials, Hello, ListenerHandshake
 from fiber._wire.reading import Action, Reading
 from fiber.exceptions import HandshakeError, WireError
 from fiber.model.network import ListenAddress

@@ -12,8 +12,7 @@ from typing import Protocol
 from fiber._base.threads import Reactor
 from fiber._wire import descriptors, frames
 from fiber._wire.frames import Kind, Message
-from fiber._wire.handshake import DialerHandshake, Hello
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials, DialerHandshake, Hello
 from fiber._wire.reading import Reading
 from fiber.exceptions import HandshakeError, PeerLostError, TransportError
 from fiber.model.timing import Timing

@@ -45,7 +45,7 @@ from fiber._base.interpreter import unless_finalizing
 from fiber._base.threads import Reactor, Timer
 from fiber._wire import descriptors, fork, frames
 from fiber._wire.descriptors import Connection, SocketAddress
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials
 from fiber._wire.reading import Reading
 from fiber.exceptions import HandshakeError, TransportError
 from fiber.model.timing import Timing

@@ -26,7 +26,7 @@ from fiber._base.interpreter import unless_finalizing
 from fiber._base.sockets import NO_ROOM, accept_on
 from fiber._base.threads import TURN, Reactor
 from fiber._wire import descriptors, fork, frames
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials
 from fiber._wire.reading import Reading
 from fiber.exceptions import PeerLostError, TransportError, WireError
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fiber._base import values
-from fiber._base.field_docs import DocumentedEnum
+from fiber._base.light_values import DocumentedEnum
 from fiber.model.resource import ResourceRequest
 
 

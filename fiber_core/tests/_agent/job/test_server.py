@@ -16,7 +16,7 @@ from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.messages import Decoder, encode
 from fiber._base import values
 from fiber._wire.frames import Kind, Message
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import Credentials
 from fiber.exceptions import HandshakeError, PeerLostError, StartError, TransportError
 from fiber.model import Timing
 from waiting import until
