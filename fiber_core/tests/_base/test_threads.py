@@ -12,7 +12,7 @@ PROGRAM = """
 import signal, threading, time
 import fiber
 from fiber._base import threads
-from fiber.cli.watch import Watcher
+from fiber.cli.session import Watcher
 from fiber.executor import Future
 
 threads.TURN = 0.5

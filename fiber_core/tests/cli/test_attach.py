@@ -12,7 +12,7 @@ import pytest
 from fiber._agent import rundir
 from fiber.cli.output import Interrupted
 from fiber.cli.run import exit_code
-from fiber.cli.watch import Question, Watcher
+from fiber.cli.session import Question, Watcher
 from fiber.exceptions import BackendUnavailableError
 from fiber.hookspecs import hookimpl
 from fiber.model import JobState, JobStatus, Reason, ReasonKind

@@ -8,11 +8,11 @@ the module of its name (``fiber top`` is in ``top``), but for those that ``jobs`
 main         the program: logging, errors, exit codes, sub-commands that are imported on use
 output       tables, JSON, notes, errors and exit codes
 options      options shared by commands, parsers of their values, options that backends add
-session      settings, plugins and backend of one command; runs that it begins
+session      settings, plugins and backend of one command; runs that it begins; events of jobs, signals and
+             answers on the terminal in one queue
 jobs         commands for jobs, and looking them up
 installation commands for what is installed and set
 runs         runs of this host, and those whose programs are jobs on other hosts; ``gc``
-watch        events of jobs, signals and answers on the terminal in one queue
 ============ =========================================================================
 
 Invariants: a command that only inspects (``ps``, ``logs``, ``kill``) opens a backend that belongs to

@@ -16,8 +16,7 @@ from fiber._ring.mpi.agent import SOCKET, call, parse
 from fiber.cli import output
 from fiber.cli.options import BackendCommand, backend_option, json_option
 from fiber.cli.output import after_signal, note
-from fiber.cli.session import Session
-from fiber.cli.watch import Watcher
+from fiber.cli.session import Session, Watcher
 from fiber.exceptions import CapabilityError, FiberError, UnknownJobError
 
 if TYPE_CHECKING:

@@ -26,13 +26,12 @@ from fiber.cli.options import (
     volume,
 )
 from fiber.cli.output import INTERRUPTED, Failure, after_signal, note
-from fiber.cli.watch import Question, Watcher, can_ask
+from fiber.cli.session import Question, Session, Watcher, can_ask
 from fiber.exceptions import AmbiguousImageError, FiberError, SubmitError
 from fiber.model import JobSpec, JobState, ReasonKind, ResourceRequest, Volume
 
 if TYPE_CHECKING:
     from fiber.abc import Backend
-    from fiber.cli.session import Session
     from fiber.model import Job, JobStatus
 
 
@@ -308,8 +307,6 @@ def command(
     Where jobs run in images and none is named, the image that the working directory describes, if
     it does, is built first.
     """
-    from fiber.cli.session import Session
-
     if image and image_file:
         msg = "name an image with --image, or the file that describes one, and not both"
         raise click.UsageError(msg)
