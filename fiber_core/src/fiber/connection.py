@@ -28,8 +28,8 @@ from fiber._objects.auth_listener import AuthListener, connect_to, open_listener
 from fiber._objects.handle import ChannelObject, Handle, decode, encode
 from fiber._objects.pipe import end as pipe
 from fiber._objects.queue.messages import Item, ItemWithReferences
-from fiber._objects.queue.ready_fd import ReadyFd
 from fiber._wire import fork
+from fiber._wire.descriptors import ReadyFd
 from fiber.exceptions import PeerLostError
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ from fiber._objects.handle import ChannelObject, decode, encode
 from fiber._objects.pipe.packets import PacketLoop, PacketSocket
 from fiber._objects.queue.channel import Channel
 from fiber._objects.queue.messages import Item, ItemWithReferences
-from fiber._objects.queue.ready_fd import ReadyFd
 from fiber._objects.queue.requests import Deliver
 from fiber._objects.references import NO_REFERENCE
+from fiber._wire.descriptors import ReadyFd
 from fiber._wire.endpoint import Peer
 
 if TYPE_CHECKING:

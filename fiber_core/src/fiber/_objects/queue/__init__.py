@@ -35,5 +35,5 @@ the package above; calls ``_wire`` for messages.
 - ``channel``: the owner's side. ``reader``, ``remote_channel``: the other processes' side.
 - ``tasks``: all three for ``JoinableQueue``.
 - ``descriptor_stream``: descriptors of large items between processes of one host.
-- ``messages``: items and batches. ``progress``: progress pages. ``ready_fd``: readable descriptors.
+- ``messages``: items and batches. ``progress``: progress pages.
 """

@@ -27,7 +27,6 @@ from fiber._objects.pipe.memories import ItemInMemory
 from fiber._objects.protocol import Mode, Notice, Op, Outcome
 from fiber._objects.queue import messages, progress
 from fiber._objects.queue.messages import Item, ItemWithReferences
-from fiber._objects.queue.ready_fd import ReadyFd
 from fiber._objects.queue.requests import (
     Accepted,
     Broken,
@@ -46,6 +45,7 @@ from fiber._objects.queue.requests import (
     Unready,
 )
 from fiber._objects.queue.state import QueueState
+from fiber._wire.descriptors import ReadyFd
 from fiber._wire.endpoint import Endpoint, Peer
 from fiber._wire.frames import Buffer, Message
 from fiber._wire.frames import Kind as Frame

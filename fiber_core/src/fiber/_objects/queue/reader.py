@@ -17,7 +17,7 @@ from fiber._objects.pipe.memories import ItemInMemory
 from fiber._objects.protocol import Mode, Notice, Op
 from fiber._objects.queue.messages import Item
 from fiber._objects.queue.progress import ProgressSlot
-from fiber._objects.queue.ready_fd import ReadyFd
+from fiber._wire.descriptors import ReadyFd
 from fiber.exceptions import PeerLostError, TransportError
 
 if TYPE_CHECKING:
