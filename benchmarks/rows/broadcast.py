@@ -109,7 +109,7 @@ def _counted(contender: str) -> Iterator[list[int]]:
 
             watch(Connection, "_send_bytes", lambda *arguments: len(arguments[1]))
         else:
-            from fiber._objects.memory.sealed import Draft
+            from fiber._objects.memory.backing import Draft
             from fiber._wire.endpoint import Peer
 
             watch(Draft, "write", lambda *arguments: len(arguments[2]))

@@ -23,7 +23,7 @@ from fiber.process import Process
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fiber._objects.memory.sealed import Sealed
+    from fiber._objects.memory.backing import Sealed
     from fiber._runtime.runtime import Runtime
     from fiber._tasks.shared_payload import SharedPayload
 
@@ -104,20 +104,19 @@ class SealedPayloadStore:
     def write(self, segments: Sequence[Buffer]) -> SharedPayload | None:
         """Write bytes into shared memory; None where there is no room for them."""
         # a process that has nothing large does not import it
-        from fiber._objects.memory import sealed
+        from fiber._objects.memory import backing
 
         try:
-            return _SealedPayload(sealed.seal(segments, self._folder, self._runtime.ident))
+            return _SealedPayload(backing.seal(segments, self._folder, self._runtime.ident))
         except OSError as error:
             log.debug("fiber: a function is sent to each worker: %s", error)
             return None
 
     def find(self, locator: bytes) -> SharedPayload | None:
         """Map a payload; None where this process cannot."""
-        from fiber._objects.memory import sealed
-        from fiber._objects.memory.backing import Location
+        from fiber._objects.memory import backing
 
-        found = sealed.find(Location.unpack(locator), self._folder)
+        found = backing.find_sealed(backing.Location.unpack(locator), self._folder)
         return None if found is None else _SealedPayload(found)
 
     def _folder(self) -> Path:

@@ -12,7 +12,7 @@ from fiber._objects.address import Kind
 from fiber._objects.blocks import block as protocol
 from fiber._objects.blocks import copies
 from fiber._objects.blocks.block import FETCH, MAX_BYTES, Block, Op, read_value
-from fiber._objects.memory import sealed
+from fiber._objects.memory import backing
 from fiber.exceptions import PeerLostError, WireError
 from wire_world import in_thread, until
 
@@ -96,7 +96,7 @@ def test_a_process_that_cannot_map_copies_fetches_it(made, owner, remote_nodes, 
     first.body()
     first.owner.drain()
     first.sync()
-    monkeypatch.setattr(sealed, "find", lambda *_: None)
+    monkeypatch.setattr(backing, "find_sealed", lambda *_: None)
     assert bytes(second.body()) == bytes(made.body())
     assert set(requested) == {"far", "farther"}
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from fiber._objects.memory import backing, sealed
+from fiber._objects.memory import backing
 from fiber._objects.memory.backing import HEAD, Arena, map_arena
 from fiber._objects.memory.heap import MAX_BYTES, FreeList, Heap, Memory
 from making import making
@@ -79,7 +79,9 @@ def test_what_is_not_it_is_not_found(made, place, tmp_path, kind):
         *(attrs.evolve(right, name=name) for name in ("fd:x", "fd:999999", "fd:0")),
         *(attrs.evolve(right, name=name) for name in ("../etc/passwd", "mmaker-999999")),
     ):
-        found = elsewhere(wrong, tmp_path) if kind == "an arena" else sealed.find(wrong, place)
+        found = (
+            elsewhere(wrong, tmp_path) if kind == "an arena" else backing.find_sealed(wrong, place)
+        )
         assert found is None
 
 
@@ -132,7 +134,7 @@ def test_a_lack_of_room_is_an_error_with_the_reason_and_leaves_nothing(
 
 
 def sealed_in(place, *segments):
-    return sealed.seal(segments, place, "maker")
+    return backing.seal(segments, place, "maker")
 
 
 def test_it_has_what_was_written_into_it(place):
@@ -143,10 +145,10 @@ def test_it_has_what_was_written_into_it(place):
 
 def test_others_find_it_and_others_find_it_by_them(place):
     first = sealed_in(place, b"abc")
-    second = sealed.find(first.location, place)
+    second = backing.find_sealed(first.location, place)
     if first.location.name.startswith(backing.DESCRIPTOR):
         first.close()
-    third = sealed.find(second.location, place)
+    third = backing.find_sealed(second.location, place)
     assert bytes(second.view()) == bytes(third.view()) == b"abc"
 
 
@@ -179,7 +181,7 @@ def test_views_outlive_it(place):
     one.close()
     one.close()
     assert [bytes(view) for view in views] == [b"abc", b"abc"]
-    assert sealed.find(one.location, place) is None
+    assert backing.find_sealed(one.location, place) is None
 
 
 def test_what_others_may_still_change_is_not_it(tmp_path):
@@ -190,7 +192,7 @@ def test_what_others_may_still_change_is_not_it(tmp_path):
         try:
             os.pwrite(fd, bytes(HEAD), 0)
             location = backing.location_of(fd, None, HEAD, bytes(16))
-            assert sealed.find(location, lambda: tmp_path) is None
+            assert backing.find_sealed(location, lambda: tmp_path) is None
         finally:
             os.close(fd)
 
@@ -204,7 +206,7 @@ def test_a_file_is_gone_with_its_maker(files, tmp_path):
 
 def test_what_is_given_up_leaves_nothing(place, tmp_path):
     descriptors = set(Path("/proc/self/fd").iterdir())
-    draft = sealed.Draft(10, place, "maker")
+    draft = backing.Draft(10, place, "maker")
     draft.write(5, b"abc")
     draft.discard()
     # those of earlier tests' garbage may have been closed meanwhile

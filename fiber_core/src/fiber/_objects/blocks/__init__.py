@@ -1,7 +1,7 @@
 """Blocks: immutable values that one process made and any number of processes read.
 
 ``fiber.shared`` pickles a value once, its arrays out of band, into sealed memory of its process
-(see :mod:`fiber._objects.memory.sealed`). Processes of that host map it. On another host one
+(see :mod:`fiber._objects.memory.backing`). Processes of that host map it. On another host one
 process fetches the bytes, in pieces, and the others map its copy: a value crosses once to a host,
 and takes memory once there, however many processes and tasks read it.
 
@@ -19,7 +19,7 @@ and announcements run on the owner's executor. Locks: ``Block.lock`` at the owne
 other processes, held while a copy is mapped or fetched. No lock is held when a value is deleted, as
 ``__del__`` may be user code.
 
-Called by ``fiber.sharing`` and the store; calls ``memory.sealed`` and ``_wire``.
+Called by ``fiber.sharing`` and the store; calls ``memory.backing`` and ``_wire``.
 
 - ``block``: a value as bytes, and unpickled once; protocol, the owner's side, the other processes' side.
 - ``copies``: the owner's table of copies, and a process's cache of unused ones; pure.

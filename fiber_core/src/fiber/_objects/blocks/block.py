@@ -35,9 +35,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fiber._objects.address import Kind
 from fiber._objects.blocks.copies import Answer, Copies
-from fiber._objects.memory import sealed
-from fiber._objects.memory.backing import HEAD, Location
-from fiber._objects.memory.sealed import Draft, Sealed
+from fiber._objects.memory import backing
+from fiber._objects.memory.backing import HEAD, Draft, Location, Sealed
 from fiber._objects.owned_object import OwnedObject
 from fiber._objects.protocol import read
 from fiber._objects.remote_object import NO_PAGE, RemoteObject
@@ -274,7 +273,9 @@ class Block(OwnedObject):
             # references in the value live as long as the block
             with codec.pickling_into(self):
                 segments = write_value(value)
-            self._sealed: Sealed | None = sealed.seal(segments, lambda: node.directory, store.ident)
+            self._sealed: Sealed | None = backing.seal(
+                segments, lambda: node.directory, store.ident
+            )
         except BaseException:
             self._release()
             raise
@@ -515,7 +516,7 @@ class RemoteBlock(RemoteObject):
         return Location.unpack(body) if len(body) else None
 
     def _map(self, location: Location) -> bool:
-        found = sealed.find(location, self._folder)
+        found = backing.find_sealed(location, self._folder)
         if found is None or found.size != self._size:
             return False
         self._adopt(found)

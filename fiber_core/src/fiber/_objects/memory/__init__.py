@@ -20,9 +20,9 @@ Threads: none of its own; the owner answers reads and writes on the handler thre
 mebibyte at a time. Locks: one of each heap, and those of the tables of mappings.
 
 Called by ``fiber.sharedctypes``, ``_objects.blocks`` and the pool; calls the store and ``_wire``.
-``backing`` and ``sealed`` use neither, so that a process without shared objects can use them.
+``backing`` uses neither, so that a process without shared objects can use them.
 
-- ``backing``: memfds and files, locations, arenas. ``sealed``: sealed memory.
+- ``backing``: memfds and files, locations, arenas, sealed memory.
 - ``heap``: allocations, the shared object of one, and its handle.
 - ``ctypes_objects``: ctypes instances over allocations, their pickling, the layout of types, and stand-ins on
   other hosts.
