@@ -35,4 +35,7 @@ images, devices                   pulling, building, pushing; GPUs and the like
 network, address                  facts of the engine's network; listen address (pure)
 checks                            ``fiber doctor``
 ================================  ==========================================================
+
+Modules that one other module imports are apart where they have a thread of their own (``watch``), need
+nothing of the backend (``files``), or are imported only when they are used (``checks``).
 """

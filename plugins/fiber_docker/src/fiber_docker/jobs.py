@@ -48,7 +48,7 @@ class _Stage(enum.Enum):
 
 @attrs.define
 class _SubmittedJob:
-    """A job that this process submitted; guarded by the starter's lock."""
+    """A job that this process submitted; changed with the starter's lock held."""
 
     job: Job
     spec: JobSpec
@@ -197,26 +197,22 @@ class JobStarter:
         So it is before the start, since failed starts are published here with more detail than the
         engine's, and where the first container was replaced by another.
         """
-        with self._lock:
-            record = self._submitted.get(job_id)
-            return record is not None and (record.recreated or record.stage is not _Stage.STARTED)
+        record = self._submitted.get(job_id)
+        return record is not None and (record.recreated or record.stage is not _Stage.STARTED)
 
     def is_starting(self, job_id: str) -> bool:
         """True for a job whose container is not started yet."""
-        with self._lock:
-            record = self._submitted.get(job_id)
-            return record is not None and record.stage is not _Stage.STARTED
+        record = self._submitted.get(job_id)
+        return record is not None and record.stage is not _Stage.STARTED
 
     def is_submitted_here(self, job_id: str) -> bool:
         """True for jobs that this process submitted."""
-        with self._lock:
-            return job_id in self._submitted
+        return job_id in self._submitted
 
     def log_tail(self, job_id: str) -> tuple[str, ...]:
         """The last lines of a job that has ended, if its output was forwarded."""
-        with self._lock:
-            record = self._submitted.get(job_id)
-            forwarder = None if record is None else record.forwarder
+        record = self._submitted.get(job_id)
+        forwarder = None if record is None else record.forwarder
         if forwarder is None:
             return ()
         return forwarder.log_tail(self._timing.log_tail, self._timing.late_output)
@@ -256,13 +252,6 @@ class JobStarter:
         if failures:
             raise failures[0]
 
-    def attached(self) -> list[str]:
-        """The ids of jobs that end with this process."""
-        with self._lock:
-            return [
-                job_id for job_id, record in self._submitted.items() if not record.spec.detached
-            ]
-
     def close(self) -> None:
         """Remove the containers of jobs that end with their submitter. Idempotent."""
         with self._lock:
@@ -271,26 +260,24 @@ class JobStarter:
         # after this, each requested container exists or was refused
         self._create_threads.close()
         with self._lock:
-            starting = [
-                job for job, record in self._submitted.items() if record.stage is _Stage.STARTING
-            ]
-        attached = self.attached()
-        with self._lock:
-            maybe_created = list(self._maybe_created)
+            records = self._submitted.items()
+            starting = {job for job, record in records if record.stage is _Stage.STARTING}
+            attached = {job for job, record in records if not record.spec.detached}
+            maybe_created = set(self._maybe_created)
         try:
             self.remove_all([*attached, *maybe_created])
         finally:
             self._start_threads.close()
             with self._lock:
                 forwarders = [self._take_forwarder(record) for record in self._submitted.values()]
-                recreated = [job for job, record in self._submitted.items() if record.recreated]
+                recreated = {job for job, record in self._submitted.items() if record.recreated}
             for forwarder in forwarders:
                 if forwarder is not None:
                     forwarder.join(0.0)
             with self._lock:
                 # another close or cleanup tries the engine again
                 self._engine_failure = None
-        for job_id in {*starting} & {*recreated} & {*attached}:
+        for job_id in starting & recreated & attached:
             # a thread that was starting it may have created its second container after the removal
             self._remove(job_id)
 

@@ -48,7 +48,7 @@ _THREADS = 16
 
 @attrs.define(eq=False)
 class _PodRequest:
-    """A job that was submitted here, and the pod to create for it."""
+    """A job that was submitted here, and the pod to create for it; changed with the lock held."""
 
     spec: JobSpec
     body: dict[str, Any] = attrs.field(repr=False)
@@ -154,14 +154,12 @@ class JobSubmitter:
 
     def is_own(self, job_id: str) -> bool:
         """True for a job that was submitted here."""
-        with self._lock:
-            return job_id in self._requests
+        return job_id in self._requests
 
     def spec(self, job_id: str) -> JobSpec | None:
         """Return the spec of a job that was submitted here; None for others."""
-        with self._lock:
-            request = self._requests.get(job_id)
-            return None if request is None else request.spec
+        request = self._requests.get(job_id)
+        return None if request is None else request.spec
 
     def stream_port(self, job_id: str) -> int:
         """Return the port at which a job's supervisor accepts streams.
@@ -169,8 +167,7 @@ class JobSubmitter:
         Raises:
             UnknownJobError: the job was not submitted here, or dials its parent directly.
         """
-        with self._lock:
-            request = self._requests.get(job_id)
+        request = self._requests.get(job_id)
         if request is None or request.stream_port is None:
             msg = f"job {job_id} waits for no streams of this program"
             raise UnknownJobError(msg)
@@ -178,9 +175,8 @@ class JobSubmitter:
 
     def is_being_created(self, job_id: str) -> bool:
         """True for a job whose pod is not created yet."""
-        with self._lock:
-            request = self._requests.get(job_id)
-            return request is not None and request.is_creating
+        request = self._requests.get(job_id)
+        return request is not None and request.is_creating
 
     def cancel_creation(self, job_id: str) -> bool:
         """Cancel the creation of a job's pod; False where it is created already."""

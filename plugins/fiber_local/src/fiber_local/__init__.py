@@ -24,5 +24,5 @@ second. Each class guards its own state with one lock or condition;
 :class:`.supervisors.Supervisors` holds its lock while it starts a supervisor, so that concurrent
 jobs share it.
 
-* ``config``, ``checks``: settings, ``fiber doctor local``
+* ``config``, ``checks``: settings and durations; ``fiber doctor local``, imported when it is used.
 """

@@ -43,4 +43,7 @@ files                                   transfer of files
 checks                                  ``fiber doctor``
 remote                                  the agent, which runs on hosts
 ======================================  ====================================================
+
+Modules that one other module imports are apart where they have a format or protocol of their own
+(``ssh_config``, ``files``), or are imported only when they are used (``checks``, ``execution``).
 """
