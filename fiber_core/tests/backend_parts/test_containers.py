@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from fiber.backend_parts.containers import innermost, is_reduced, user_name
+from fiber.backend_parts.containers import innermost, is_reduced, timestamp, user_name
 from fiber.model import JobSpec
 
 
@@ -27,6 +27,21 @@ def test_the_systems_words_are_told_of_an_error_that_was_wrapped():
 
     assert innermost(last) == "no route"
     assert innermost(KeyError()) == "KeyError"
+
+
+@pytest.mark.parametrize(
+    "text, seconds",
+    [
+        ("1970-01-01T00:01:00Z", 60.0),
+        ("1970-01-01T02:00:30.250000000+02:00", 30.25),
+        ("1969-12-31T19:00:00-05:00", 0.0),
+        (None, None),
+        ("", None),
+        ("1970-01-01", None),
+    ],
+)
+def test_times_are_those_of_their_zones(text, seconds):
+    assert timestamp(text) == seconds
 
 
 def test_a_user_without_a_name_is_named_by_the_id(monkeypatch):

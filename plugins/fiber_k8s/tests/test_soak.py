@@ -18,8 +18,8 @@ import pytest
 import control_plane
 import dockerd
 import soak
+from fiber.backend_parts.containers import timestamp
 from fiber_k8s.run_objects import LEASES
-from fiber_k8s.status import parse_time
 from k8s_trials import Trial
 from require import need
 from waiting import until
@@ -54,7 +54,7 @@ def note_renewals(plane, trials, began):
     while waiting and time.time() < began + 60:
         for lease in leases(plane):
             key, one = f"leases {lease['metadata']['name']}", lease["metadata"]["namespace"]
-            is_new = parse_time(lease["spec"]["renewTime"]) > began - 15
+            is_new = timestamp(lease["spec"]["renewTime"]) > began - 15
             if is_new and one in waiting and key in waiting[one].before:
                 waiting.pop(one).current.note(renewed=round(time.time() - began, 2))
         # the API server is busy enough without a watch of all namespaces

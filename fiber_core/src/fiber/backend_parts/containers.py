@@ -1,4 +1,4 @@
-"""What backends that run containers have in common: errors, settings, labels, capabilities.
+"""What backends that run containers have in common: errors, settings, labels, times, capabilities.
 
 Engines give a container fourteen of Linux's capabilities, of which root has the use. Those that are left are the ones
 by which root reads, writes and gives away the files of others, changes its user and binds low ports: images
@@ -15,11 +15,22 @@ from typing import Any
 from fiber._base import values
 from fiber.model import JobSpec
 
-__all__ = ["UNNEEDED_CAPABILITIES", "arguments", "innermost", "is_reduced", "named", "user_name"]
+__all__ = [
+    "UNNEEDED_CAPABILITIES",
+    "arguments",
+    "innermost",
+    "is_reduced",
+    "named",
+    "timestamp",
+    "user_name",
+]
 
 #: raw packets (and so others' addresses), devices, ``chroot``, the audit log, and passing
 #: capabilities on
 UNNEEDED_CAPABILITIES = ("AUDIT_WRITE", "MKNOD", "NET_RAW", "SETFCAP", "SETPCAP", "SYS_CHROOT")
+
+#: RFC 3339; engines written in Go have more digits than Python's own parser takes
+_TIME = r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)"
 
 
 def is_reduced(security: str, spec: JobSpec) -> bool:
@@ -38,6 +49,19 @@ def arguments(label: str) -> tuple[str, ...]:
         return ()
 
 
+def timestamp(text: str | None) -> float | None:
+    """Seconds since the epoch of a time (RFC 3339); None where there is none."""
+    # a program that has the plugin of a container engine may use another backend
+    import re
+    from datetime import datetime
+
+    match = re.fullmatch(_TIME, text or "")
+    if match is None:
+        return None
+    moment = datetime.fromisoformat(match[1] + match[3].replace("Z", "+00:00"))
+    return moment.timestamp() + float(match[2] or 0)
+
+
 def innermost(error: BaseException) -> str:
     """Words of the first of a chain of errors: HTTP clients wrap the system's several times."""
     first = error
@@ -49,7 +73,7 @@ def innermost(error: BaseException) -> str:
 @functools.cache
 def user_name() -> str:
     """The user's name, or id where there is no name, for labels on a platform that others use too."""
-    # a program that has the plugin of a container engine may use another backend
+    # likewise
     import getpass
 
     try:

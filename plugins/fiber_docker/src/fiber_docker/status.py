@@ -12,13 +12,12 @@ import re
 import signal
 import tarfile
 from collections.abc import Mapping
-from datetime import datetime, timezone
 from typing import Any
 
 import attrs
 
 from fiber._agent.supervisor.jobs import signal_name
-from fiber.backend_parts.containers import arguments
+from fiber.backend_parts.containers import arguments, timestamp
 from fiber.backend_parts.feed import ended, exit_code, failed
 from fiber.backend_parts.first import last_word
 from fiber.exceptions import BackendError
@@ -154,14 +153,8 @@ def job_of(
 
 
 def created_at(found: Any) -> float | None:
-    """Time of creation in seconds, from a number or a text with more digits than Python takes."""
-    if isinstance(found, (int, float)):
-        return float(found)
-    match = re.match(r"(\d+-\d+-\d+T\d+:\d+:\d+)(\.\d{1,6})?", str(found or ""))
-    if match is None:
-        return None
-    base = datetime.fromisoformat(match[1]).replace(tzinfo=timezone.utc)
-    return base.timestamp() + float(match[2] or 0)
+    """Time of creation in seconds: engines have a number in lists, and a text elsewhere."""
+    return float(found) if isinstance(found, (int, float)) else timestamp(str(found or ""))
 
 
 def _state(status: str) -> JobState:

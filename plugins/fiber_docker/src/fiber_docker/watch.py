@@ -7,6 +7,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
+from fiber.backend_parts.containers import timestamp
 from fiber.backend_parts.feed import Feed, failed, with_log_tail
 from fiber.backend_parts.watch import RunWatch
 from fiber.exceptions import BackendError
@@ -17,7 +18,6 @@ from fiber_docker.jobs import JobStarter
 from fiber_docker.status import (
     ContainerExit,
     Inspector,
-    created_at,
     is_ambiguous,
     job_of,
     killed_unseen,
@@ -87,7 +87,7 @@ class Watch(RunWatch):
         # since a time before the list is read, by the engine's clock: nothing is missed in between
         now = self._client.call("report its time", lambda api: api.info())["SystemTime"]
         # whole seconds: an event that comes twice changes nothing
-        stream = self._stream = self._client.events([self._label], int(created_at(now) or 0))
+        stream = self._stream = self._client.events([self._label], int(timestamp(now) or 0))
         try:
             if self.is_closed:
                 return

@@ -20,6 +20,7 @@ from typing import Any
 
 import attrs
 
+from fiber.backend_parts.containers import timestamp
 from fiber.backend_parts.feed import Feed, with_log_tail
 from fiber.backend_parts.threads import Timers
 from fiber.exceptions import BackendError, FiberError
@@ -39,7 +40,6 @@ from fiber_k8s.status import (
     is_terminating,
     job_of,
     lost_status,
-    parse_time,
     pending_cause,
     status_of,
 )
@@ -77,7 +77,7 @@ def is_scaling_up(client: Client, pod: str) -> bool:
         return False
     since = client.now() - client.timing.scale_up
     return any(
-        one.get("reason") in _SCALING and (parse_time(_time(one)) or 0.0) > since for one in found
+        one.get("reason") in _SCALING and (timestamp(_time(one)) or 0.0) > since for one in found
     )
 
 

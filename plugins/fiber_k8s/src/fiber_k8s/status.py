@@ -10,13 +10,12 @@ import enum
 import re
 import signal
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 import attrs
 
 from fiber._agent.supervisor.jobs import signal_name
-from fiber.backend_parts.containers import arguments
+from fiber.backend_parts.containers import arguments, timestamp
 from fiber.backend_parts.feed import ended, exit_code, failed
 from fiber.backend_parts.first import last_word
 from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
@@ -168,7 +167,7 @@ def grace_left(pod: Mapping[str, Any], now: float) -> float:
         now: seconds since the epoch, by the cluster's clock.
     """
     # the deletion timestamp is the end of the grace period
-    end = parse_time((pod.get("metadata") or {}).get("deletionTimestamp"))
+    end = timestamp((pod.get("metadata") or {}).get("deletionTimestamp"))
     return 0.0 if end is None else max(0.0, end - now)
 
 
@@ -242,18 +241,8 @@ def job_of(backend: str, pod: Mapping[str, Any]) -> Job:
         backend=backend,
         data={"namespace": metadata.get("namespace", ""), "uid": metadata.get("uid", "")},
         argv=arguments(annotations.get(f"{PREFIX}argv", "[]")),
-        submitted=parse_time(metadata.get("creationTimestamp")),
+        submitted=timestamp(metadata.get("creationTimestamp")),
     )
-
-
-def parse_time(text: str | None) -> float | None:
-    """Return a time of the API (RFC 3339, UTC) in seconds since the epoch; None without one."""
-    if not text:
-        return None
-    match = re.fullmatch(r"(\d+-\d+-\d+T\d+:\d+:\d+)(\.\d+)?Z", text)
-    if match is None:
-        return None
-    return datetime.fromisoformat(match[1] + "+00:00").timestamp() + float(match[2] or 0)
 
 
 # -- within

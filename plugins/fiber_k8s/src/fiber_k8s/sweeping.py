@@ -24,12 +24,13 @@ from typing import Any
 import attrs
 
 from fiber.backend_parts import liveness
+from fiber.backend_parts.containers import timestamp
 from fiber.backend_parts.liveness import Liveness, Observation, Owner
 from fiber.exceptions import BackendError
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.names import PREFIX
 from fiber_k8s.run_objects import CONTAINER, LEASES, OWNER, RENEWALS
-from fiber_k8s.status import has_ended, has_running_container, parse_time, status_of
+from fiber_k8s.status import has_ended, has_running_container, status_of
 
 log = logging.getLogger("fiber")
 
@@ -74,7 +75,7 @@ def expired(
     found = []
     for lease in leases:
         spec = lease.get("spec") or {}
-        renewed = parse_time(spec.get("renewTime")) or parse_time(spec.get("acquireTime"))
+        renewed = timestamp(spec.get("renewTime")) or timestamp(spec.get("acquireTime"))
         if renewed is None:
             # not made by Fiber
             continue
@@ -110,8 +111,8 @@ def _runs_still(lease: Mapping[str, Any], master: Mapping[str, Any]) -> bool:
     running = (container.get("state") or {}).get("running")
     if running is None:
         return False
-    started = parse_time(running.get("startedAt"))
-    made = parse_time((lease.get("spec") or {}).get("acquireTime"))
+    started = timestamp(running.get("startedAt"))
+    made = timestamp((lease.get("spec") or {}).get("acquireTime"))
     is_new = started is not None and made is not None and started > made
     return not (container.get("restartCount") and is_new)
 
