@@ -195,7 +195,8 @@ class Child:
         """Refuse the stdlib's request to pass on a descriptor, useless on another machine."""
         msg = (
             f"descriptor {fd} cannot be sent to another process of fiber; use fiber's own Queue, "
-            "Pipe, Lock or Value in place of multiprocessing's"
+            "Pipe, Lock or Value in place of multiprocessing's, and fiber.Executor in place of "
+            "concurrent.futures.ProcessPoolExecutor"
         )
         raise TypeError(msg)
 
