@@ -69,9 +69,9 @@ def test_giving_a_task_and_waiting_for_it_takes_the_caller_few_calls_of_function
                 sys.setprofile(note)
             pool.apply(same, (number,))
         sys.setprofile(None)
-    # 122 were counted, for the whole of a task: the caller reads the answer, too. When another thread
+    # 116 were counted, for the whole of a task: the caller reads the answer, too. When another thread
     # did, it took 71 of the caller's and 65 of that one's
-    assert 0 < called / 50 < 135
+    assert 0 < called / 50 < 128
 
 
 def test_running_a_task_takes_the_worker_few_calls_of_functions_and_leaves_no_garbage():
@@ -83,8 +83,8 @@ def test_running_a_task_takes_the_worker_few_calls_of_functions_and_leaves_no_ga
         for number in range(50):
             pool.map(same, [number])
         called, garbage = pool.apply(tasks.calls_and_garbage)
-    # 43 were counted, the task among them, of which 9 load the function of each call
-    assert 0 < called / 50 < 50
+    # 26 were counted, the task among them and what loads the function of each call; 43 before
+    assert 0 < called / 50 < 30
     assert garbage < 50
 
 

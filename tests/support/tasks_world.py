@@ -380,14 +380,22 @@ class FakeLink:
         self._changed = threading.Condition()
 
     def send(
-        self, kind: Kind, target: int = 0, number: int = 0, segments: Sequence[frames.Buffer] = ()
+        self,
+        kind: Kind,
+        target: int = 0,
+        number: int = 0,
+        segments: Sequence[frames.Buffer] = (),
+        *,
+        checks: bool = False,
     ) -> None:
         assert target == TARGET
-        if self.lost:
+        if self.lost or (checks and not self.is_intact):
             raise PeerLostError("gone")
         self.sent.put(message(kind, segments, number))
 
-    def receive(self, timeout: float | None = None) -> Message | None:
+    def receive(self, timeout: float | None = None, *, checks: bool = False) -> Message | None:
+        if checks and not self.is_intact:
+            raise PeerLostError("gone")
         with self._changed:
             if timeout is None:
                 assert self._changed.wait_for(lambda: self._coming or self.lost, PATIENCE)

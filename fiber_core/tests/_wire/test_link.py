@@ -136,6 +136,10 @@ class TestDescriptorsThatUserCodeTakes:
             assert link.is_intact
             with replaced(number):
                 assert not link.is_intact
+                with pytest.raises(PeerLostError, match="descriptors"):
+                    link.send(Kind.CAST, checks=True)
+                with pytest.raises(PeerLostError, match="descriptors"):
+                    link.receive(checks=True)
         assert link.is_intact
 
     def test_one_within_a_host_leaves_alone_what_came_in_their_place(self, listen):

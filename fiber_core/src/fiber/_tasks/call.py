@@ -174,7 +174,7 @@ class Call:
             shares_memory: True for a worker that may map memory of this process.
         """
         items = self._slice(start, stop)
-        envelope = self._envelope()
+        envelope: Call | _ItemsEnvelope = self if self._all is not None else _ItemsEnvelope()
         # not as codec.pickling_into(), which takes as long as pickling a small item
         before = codec.set_envelope(envelope)
         try:
@@ -185,7 +185,8 @@ class Call:
             )
             units = [items] if len(items) == 1 else self._units(items, start)
             apart, segments = protocol.encode_arguments(units, locate)
-            self._keep(envelope, start, stop)
+            if envelope is not self:
+                self._keep(envelope, start, stop)
             return self.mode | Mode.APART if apart else self.mode, segments
         except _OF_AN_ITEM:
             # one item is to blame: each is pickled by itself, and its error has no other one for its context

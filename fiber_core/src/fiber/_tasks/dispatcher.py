@@ -76,10 +76,12 @@ class Session:
         if call.digest not in self._sent:
             # the worker is woken once for both
             self.send_function(call.digest, call, more=True)
-        start, stop, context = step.start, step.stop, call.context
-        head = Tasks(step.entry, step.call, start, stop, step.chunk, mode, call.digest, context)
-        self._peer.send(Kind.TASKS, self._target, step.entry, [head.encode(), *segments])
-        return sum(map(len, segments)) / (step.stop - step.start)
+        start, stop = step.start, step.stop
+        fields = (step.entry, step.call, start, stop, step.chunk, mode, call.digest)
+        context = call.context
+        head = Tasks(*fields, context).encode() if context else protocol.pack_tasks(*fields)
+        self._peer.send(Kind.TASKS, self._target, step.entry, [head, *segments])
+        return sum(map(len, segments)) / (stop - start)
 
     def send_entry_singly(self, held: HeldView, call: Call | None) -> None:
         """Send the items of an entry each pickled by itself; with call=None, stand-ins that fail."""

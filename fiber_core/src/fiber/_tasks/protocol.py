@@ -81,6 +81,8 @@ _ENTRY = struct.Struct("<Q")
 _ASK = struct.Struct("<B")
 _CONTEXT = struct.Struct("<H")
 
+#: packs the fields of a :class:`Tasks` without a context, without a call of Python's: for each task
+pack_tasks = _TASKS.pack
 #: of what follows a head
 _TASKS_ALIGNMENT = 16
 #: bytes of a digest
@@ -112,14 +114,12 @@ class Tasks:
 
     def encode(self) -> bytes:
         """As bytes."""
-        if not self.context:
-            return _TASKS.pack(
-                self.entry, self.call, self.start, self.stop, self.chunk, self.mode, self.digest
-            )
-        mode = self.mode | _WITH_CONTEXT
-        head = _TASKS.pack(
+        mode = self.mode | _WITH_CONTEXT if self.context else self.mode
+        head = pack_tasks(
             self.entry, self.call, self.start, self.stop, self.chunk, mode, self.digest
         )
+        if not self.context:
+            return head
         context = _CONTEXT.pack(len(self.context)) + self.context
         return head + context + bytes(-len(context) % _TASKS_ALIGNMENT)
 
@@ -150,8 +150,18 @@ def digest(segments: Sequence[frames.Buffer]) -> bytes:
 
 def read_tasks(body: memoryview) -> tuple[Tasks, memoryview]:
     """Head and items of a TASKS body."""
+    # as its __init__ has it, without the call: for each entry
+    tasks, tasks.context = Tasks.__new__(Tasks), b""
     try:
-        tasks = Tasks(*_TASKS.unpack_from(body))
+        (
+            tasks.entry,
+            tasks.call,
+            tasks.start,
+            tasks.stop,
+            tasks.chunk,
+            tasks.mode,
+            tasks.digest,
+        ) = _TASKS.unpack_from(body)
     except struct.error as error:
         msg = "a TASKS body is cut short"
         raise WireError(msg) from error
@@ -179,8 +189,10 @@ def _read_context(tasks: Tasks, body: memoryview) -> memoryview:
 
 def read_done(body: memoryview) -> tuple[Done, memoryview]:
     """Head and outcomes of a DONE body."""
+    # as read_tasks() does
+    done = Done.__new__(Done)
     try:
-        done = Done(*_DONE.unpack_from(body))
+        done.entry, done.start, done.stop, done.seconds, done.credits = _DONE.unpack_from(body)
     except struct.error as error:
         msg = "a DONE body is cut short"
         raise WireError(msg) from error
@@ -256,76 +268,82 @@ def read_ask(body: memoryview) -> int:
     return int(body[0])
 
 
-_PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
+#: types of results that cannot change, and can be unpickled; and tuples of them
+PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
 
 
-class Outcomes:
-    """Worker side: results and errors of consecutive items, until they are sent."""
+class Outcomes(list[Any]):
+    """Worker side: results of consecutive items, and their errors, until they are sent.
 
-    __slots__ = ("_errors", "_mutable", "_packed", "_values", "packed_bytes")
+    A list without an ``__init__``, since one is made for each entry: a result of a type of
+    :data:`PLAIN` is appended.
+    """
 
-    def __init__(self) -> None:
-        self._values: list[Any] = []
-        self._errors: dict[int, Any] = {}
-        #: positions of results that may still change, or that may fail to unpickle
-        self._mutable: list[int] = []
-        #: positions of results that were pickled by themselves
-        self._packed: list[int] = []
-        #: size of those
-        self.packed_bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._values)
+    #: size of the results that were pickled by themselves
+    packed_bytes = 0
+    # errors by position; positions of results that may still change, or that may fail to unpickle;
+    # positions of results that were pickled by themselves. Made when there is one
+    _errors: dict[int, Any] | None = None
+    _mutable: list[int] | None = None
+    _packed: list[int] | None = None
 
     def add(self, value: Any) -> None:
         """The next item has a result."""
         kind = type(value)
-        if kind not in _PLAIN and not (kind is tuple and _PLAIN.issuperset(map(type, value))):
-            self._mutable.append(len(self._values))
-        self._values.append(value)
+        if kind not in PLAIN and not (kind is tuple and PLAIN.issuperset(map(type, value))):
+            if self._mutable is None:
+                self._mutable = []
+            self._mutable.append(len(self))
+        self.append(value)
 
     def fail(self, error: BaseException, count: int = 1) -> None:
         """The next item raised; or that many have this error as their outcome."""
-        carried, position = codec.with_traceback(error), len(self._values)
-        self._errors.update(dict.fromkeys(range(position, position + count), carried))
-        self._values.extend([None] * count)
+        carried, position = codec.with_traceback(error), len(self)
+        self._note_errors(dict.fromkeys(range(position, position + count), carried))
+        self.extend([None] * count)
 
     def skip(self) -> None:
         """The next item did not run, since one of its unit before it raised."""
-        self._errors[len(self._values)] = None
-        self._values.append(None)
+        self._note_errors({len(self): None})
+        self.append(None)
 
     def pickle_mutable(self) -> None:
         """Pickle, each by itself, the results that the next task may change."""
-        for position in self._mutable:
-            value = self._values[position]
+        mutable, self._mutable = self._mutable or (), None
+        for position in mutable:
+            value = self[position]
             try:
                 # a bytearray, since arrays that are unpickled from bytes are read-only
                 pickled = bytearray().join(_dumps(value))
             except Exception as failure:
-                self._values[position] = None
-                self._errors[position] = _unsendable(failure, value)
+                self[position] = None
+                self._note_errors({position: _unsendable(failure, value)})
             else:
-                self._values[position] = pickle.PickleBuffer(pickled)
+                self[position] = pickle.PickleBuffer(pickled)
+                if self._packed is None:
+                    self._packed = []
                 self._packed.append(position)
                 self.packed_bytes += len(pickled)
-        self._mutable.clear()
 
     def encode(self) -> list[frames.Buffer]:
         """All of it as segments."""
-        if not (self._mutable or self._errors or self._packed):
-            return codec.dumps_plain((self._values, self._errors, self._packed))
-        if len(self._values) == 1 and self._mutable:
+        if len(self) == 1 and self._mutable:
             try:
                 # alone, a result affects no other, and its large buffers need not be copied
-                return _dumps((self._values, self._errors, self._packed))
+                return _dumps((self[:], {}, []))
             except Exception as failure:
-                self._errors[0] = _unsendable(failure, self._values[0])
-                self._values[0] = None
-                self._packed.clear()
+                self._note_errors({0: _unsendable(failure, self[0])})
+                self[0] = self._mutable = None
         if self._mutable:
             self.pickle_mutable()
-        return codec.dumps_plain((self._values, self._errors, self._packed))
+        # of built-in types alone, which have no buffers and need no cloudpickle
+        pickled = pickle.dumps((self[:], self._errors or {}, self._packed or []), 5)
+        return [frames.pack_plain(len(pickled)), pickled]
+
+    def _note_errors(self, errors: dict[int, Any]) -> None:
+        if self._errors is None:
+            self._errors = {}
+        self._errors.update(errors)
 
 
 def _dumps(value: Any) -> list[frames.Buffer]:
@@ -436,7 +454,9 @@ def encode_arguments(
     raws: list[memoryview] = []
     if len(units) == 1:
         pickled = codec.split(units[0], raws)
-        if not raws or locate is None or not any(raw.nbytes >= SHARE_THRESHOLD for raw in raws):
+        if not raws:
+            return False, [frames.pack_plain(len(pickled)), pickled]
+        if locate is None or not any(raw.nbytes >= SHARE_THRESHOLD for raw in raws):
             return False, frames.pack(pickled, raws)
     else:
         pickled = b"".join([codec.split(unit, raws) for unit in units])

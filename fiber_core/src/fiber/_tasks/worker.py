@@ -14,6 +14,7 @@ Apart from ``fiber._workers.pool_process``, so that it knows a link and no runti
 from __future__ import annotations
 
 import contextlib
+import functools
 import select
 import threading
 import time
@@ -25,7 +26,7 @@ from fiber._base.entry_points import load_object
 from fiber._base.interpreter import resident
 from fiber._tasks import protocol
 from fiber._tasks.call import Unsendable, name_of
-from fiber._tasks.protocol import Mode, Outcomes, Tasks
+from fiber._tasks.protocol import PLAIN, Mode, Outcomes, Tasks
 from fiber._tasks.shared_payload import MappedArguments, PayloadNotFoundError, PayloadStore
 from fiber._wire import codec, frames
 from fiber._wire.descriptors import await_readable
@@ -125,7 +126,10 @@ class Batch:
                     skip_to = offset - offset % chunk + chunk
                 else:
                     with lock:
-                        self._outcomes.add(value)
+                        if type(value) in PLAIN:
+                            self._outcomes.append(value)
+                        else:
+                            self._outcomes.add(value)
             # the last outcomes are sent with the credit for another entry
             if (offset + 1) % chunk == 0 and offset != last:
                 self._unit_ended(start + offset + 1)
@@ -200,8 +204,8 @@ class FunctionCache:
         self._pickles: _Bounded[bytes, bytes | SharedPayload] = _Bounded(pickled)
         # with their digests
         self._ready: _Bounded[int, tuple[Any, bytes]] = _Bounded(ready)
-        # the call that was asked for last, and its function
-        self._last: tuple[int, Any] = _NO_CALL
+        #: the call that was asked for last, and its function
+        self.last: tuple[int, Any] = _NO_CALL
 
     def __contains__(self, digest: object) -> bool:
         return digest in self._pickles
@@ -212,21 +216,21 @@ class FunctionCache:
 
     def get(self, call: int) -> Any:
         """The unpickled function of a call, or None where it must be loaded."""
-        if call != self._last[0]:
-            found = self._ready.get(call)
-            if found is None:
-                return None
-            self._last = call, found[0]
-        return self._last[1]
+        found = self._ready.get(call)
+        if found is None:
+            return None
+        self.last = call, found[0]
+        return found[0]
 
     def load(self, call: int, digest: bytes) -> Any:
-        """Unpickle the function of a call, one that is kept.
+        """Unpickle the function of a call; None where it is not kept.
 
         Raises:
             Exception: what unpickling it raised.
         """
         pickled = self._pickles.get(digest)
-        assert pickled is not None
+        if pickled is None:
+            return None
         # a copy: a call that changes a captured array must not change it for the next call
         if isinstance(pickled, bytes):
             private = memoryview(bytearray(pickled))
@@ -235,19 +239,19 @@ class FunctionCache:
             private = pickled.private()
         function = codec.loads(private)
         self._ready.put(call, (function, digest), _size(pickled))
-        self._last = call, function
+        self.last = call, function
         return function
 
     def forget(self, digest: bytes) -> None:
         """Drop a function."""
         self._pickles.drop(lambda key, _: key == digest)
         self._ready.drop(lambda _, ready: ready[1] == digest)
-        self._last = _NO_CALL
+        self.last = _NO_CALL
 
     def forget_calls(self) -> None:
         """Drop all unpickled functions; the pickled ones stay."""
         self._ready.clear()
-        self._last = _NO_CALL
+        self.last = _NO_CALL
 
 
 def _size(pickled: bytes | SharedPayload) -> int:
@@ -408,11 +412,11 @@ class Worker:
         *,
         timing: Timing,
     ) -> None:
-        self._link = link
+        self._target = target
+        self._use(link)
         self._store = store
         #: True where a payload of the pool could not be mapped
         self._cannot_map = False
-        self._target = target
         self._redial = redial
         self._functions = FunctionCache()
         self._mapped = MappedArguments(store)
@@ -447,10 +451,12 @@ class Worker:
                             self._read_behind(message)
                         else:
                             self._run(message.body)
+                    elif message.kind is Kind.FUNCTION:
+                        self._store_function(message)
                     elif message.kind is Kind.RETIRE:
                         return
                     else:
-                        self._take(message)
+                        self._answer(message)
                 except PeerLostError as error:
                     if not self._link.is_intact:
                         # another link would not restore other descriptors that were closed, and the
@@ -462,7 +468,7 @@ class Worker:
                     self._was_long = False
                     self._functions.forget_calls()
                     self._link.close()
-                    self._link = self._redial()
+                    self._use(self._redial())
                     self._ask(protocol.CREDITS)
         finally:
             self._control_reader.close()
@@ -479,12 +485,10 @@ class Worker:
     def _ask(self, credits_: int) -> None:
         self._link.send(Kind.ASK, self._target, 0, [protocol.ask(credits_)])
 
-    def _send_done(self, segments: Sequence[frames.Buffer]) -> None:
-        # not into a file whose descriptor a task has put in place of the connection
-        if not self._link.is_intact:
-            raise _descriptors_lost()
-        self._link.send(Kind.DONE, self._target, 0, segments)
-        self._is_checked = True
+    def _use(self, link: Link) -> None:
+        self._link = link
+        # sends the body of a DONE, but not into a file whose descriptor a task has put in place of the link's
+        self._send_done = functools.partial(link.send, Kind.DONE, self._target, 0, checks=True)
 
     def _receive(self) -> Message:
         # where the control reader still looks at the last entry, it waits for the lock in vain: that one
@@ -492,10 +496,8 @@ class Worker:
         with self._reading:
             if self._inbox:
                 return self._inbox.popleft()
-            if not (self._is_checked or self._link.is_intact):
-                raise _descriptors_lost()
+            message = self._link.receive(checks=not self._is_checked)
             self._is_checked = True
-            message = self._link.receive()
             assert message is not None
             return message
 
@@ -505,10 +507,8 @@ class Worker:
         self._inbox.appendleft(entry)
         self._read_buffered(None)
 
-    def _take(self, message: Message) -> None:
-        if message.kind is Kind.FUNCTION:
-            self._store_function(message)
-        elif message.kind is Kind.REVOKE:
+    def _answer(self, message: Message) -> None:
+        if message.kind is Kind.REVOKE:
             # nothing runs and everything before it in the pipe is done
             number = protocol.read_entry(message.body)
             self._link.send(Kind.KEPT, self._target, 0, [protocol.kept(number, 2**63)])
@@ -519,10 +519,12 @@ class Worker:
         self._link.send(Kind.SEEN, self._target, 0, [protocol.seen(resident())])
 
     def _function(self, tasks: Tasks) -> Any:
-        functions = self._functions
-        if tasks.digest not in functions and not self._request_function(tasks.digest):
-            return _no_op
-        return functions.load(tasks.call, tasks.digest)
+        """Load the function of an entry, and request it where it is not here."""
+        function = self._functions.load(tasks.call, tasks.digest)
+        if function is None:
+            is_over = not self._request_function(tasks.digest)
+            function = _no_op if is_over else self._functions.load(tasks.call, tasks.digest)
+        return function
 
     def _request_function(self, digest: bytes) -> bool:
         """Request a function and wait for it; False where its call is over."""
@@ -568,15 +570,25 @@ class Worker:
         # by what is unpickled and run now
         self._is_checked = False
         batch = Batch(tasks, self._send_done, self._read_buffered, self._unread)
+        mode = tasks.mode & ~_APART
         try:
-            function = self._functions.get(tasks.call)
-            if function is None:
-                function = self._function(tasks)
-            mode, items = self._items(tasks, body)
+            number, function = self._functions.last
+            if number != tasks.call:
+                function = self._functions.get(tasks.call)
+                if function is None:
+                    function = self._function(tasks)
+            try:
+                if mode == tasks.mode:
+                    items: Sequence[Any] = codec.loads(body)
+                else:
+                    items = protocol.read_arguments(body, self._mapped.finder_for(tasks.call))
+            except Exception as error:
+                mode, items = self._items_again(tasks, error)
         except Exception as error:
             if isinstance(error, PeerLostError) and (self._link.lost or not self._link.is_intact):
                 raise
             batch.fail(error)
+            self._is_checked = True
             return
         call = _adapted(mode, function) if mode else function
         self._called = function
@@ -594,6 +606,8 @@ class Worker:
             self._control_reader.watch(batch, self._link.fds)
         try:
             batch.run(call, items)
+            # since its last outcomes were sent
+            self._is_checked = True
         finally:
             self._running = self._called = None
             if is_watched:
@@ -610,25 +624,17 @@ class Worker:
                 if self._link.is_drained:
                     return
 
-    def _items(self, tasks: Tasks, body: memoryview) -> tuple[int, Sequence[Any]]:
-        mode = tasks.mode & ~_APART
-        try:
-            if mode == tasks.mode:
-                items: Sequence[Any] = codec.loads(body)
-            else:
-                items = protocol.read_arguments(body, self._mapped.finder_for(tasks.call))
-        except Exception as error:
-            cannot_map = isinstance(error, PayloadNotFoundError)
-            if cannot_map:
-                # from now on the pool sends the bytes
-                self._link.send(Kind.MISSING, self._target, protocol.SHARED, [tasks.digest])
-            elif tasks.stop - tasks.start == 1:
-                raise
-            # an item that cannot be unpickled must not fail the others
-            self._link.send(Kind.UNREAD, self._target, 0, [protocol.entry(tasks.entry)])
-            again, body = protocol.read_tasks(self._await(Kind.TASKS, tasks.entry).body)
-            return again.mode, codec.loads(body)
-        return mode, items
+    def _items_again(self, tasks: Tasks, error: Exception) -> tuple[int, Sequence[Any]]:
+        """Request the items of an entry each pickled by itself; raises the error where that makes no difference."""
+        if isinstance(error, PayloadNotFoundError):
+            # from now on the pool sends the bytes
+            self._link.send(Kind.MISSING, self._target, protocol.SHARED, [tasks.digest])
+        elif tasks.stop - tasks.start == 1:
+            raise error
+        # an item that cannot be unpickled must not fail the others
+        self._link.send(Kind.UNREAD, self._target, 0, [protocol.entry(tasks.entry)])
+        again, body = protocol.read_tasks(self._await(Kind.TASKS, tasks.entry).body)
+        return again.mode, codec.loads(body)
 
     # -- on the control reader's thread, while an entry takes long
 
@@ -673,10 +679,6 @@ class Worker:
                 return tasks.start
         # finished before: everything was kept
         return 2**63
-
-
-def _descriptors_lost() -> PeerLostError:
-    return PeerLostError("the descriptors of the connection are gone")
 
 
 def _no_op(*_: Any, **__: Any) -> None:

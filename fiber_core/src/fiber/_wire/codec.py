@@ -308,12 +308,6 @@ def dumps(value: Any) -> list[frames.Buffer]:
     return frames.pack(split(value, buffers), buffers)
 
 
-def dumps_plain(value: Any) -> list[frames.Buffer]:
-    """:func:`dumps` of a value made of built-in types alone, which have no buffers and need no cloudpickle."""
-    pickled = pickle.dumps(value, 5)
-    return [frames.pack_plain(len(pickled)), pickled]
-
-
 def split(
     value: Any, buffers: list[memoryview], reducers: Mapping[type, _Reducer] | None = None
 ) -> bytes:
@@ -356,10 +350,18 @@ def split(
     return _pickled_by_value(make, value, place, reducers).getvalue()
 
 
+# without a look-up in the struct, for each task
+_PLAIN_HEAD, _read_plain = frames.NO_BUFFERS.size, frames.NO_BUFFERS.unpack_from
+
+
 def loads(body: memoryview) -> Any:
     """Object of a body; its out-of-band buffers are views of the body."""
-    pickled, buffers = frames.unpack(body)
+    size = len(body) - _PLAIN_HEAD
     try:
+        # most bodies have no buffers
+        if size >= 0 and _read_plain(body) == (0, size):
+            return pickle.loads(body[_PLAIN_HEAD:], buffers=())
+        pickled, buffers = frames.unpack(body)
         return pickle.loads(pickled, buffers=buffers)
     except ModuleNotFoundError as error:
         _explain_missing(error)

@@ -465,13 +465,16 @@ class Endpoint:
                 self._await_proof(peer)
             return
         frame = frames.parse(data)
-        peer.acknowledged(frame.ack)
-        if frame.kind is Kind.GRANT:
+        kind = frame.kind
+        # most of what follows is of more than one frame, or over nng: no call without need, for each task
+        if frame.ack != peer.acked & 0xFFFFFFFF:
+            peer.acknowledged(frame.ack)
+        if kind is Kind.GRANT:
             return
-        if frame.is_handshake:
-            msg = f"{frame.kind.name} from a peer that is proven already"
+        if kind in frames.HANDSHAKE:
+            msg = f"{kind.name} from a peer that is proven already"
             raise WireError(msg)
-        message = peer.assemble(frame)
+        message = frame if frame.is_whole else peer.assemble(frame)
         if message is None:
             return
         service = self._services.get(message.target)

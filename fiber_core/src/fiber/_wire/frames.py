@@ -84,7 +84,8 @@ class Kind(enum.IntEnum):
 
 
 _KINDS = {int(kind): kind for kind in Kind}
-_HANDSHAKE = frozenset({Kind.HELLO, Kind.CHALLENGE, Kind.PROOF, Kind.WELCOME, Kind.REFUSE})
+#: kinds of the handshake
+HANDSHAKE = frozenset({Kind.HELLO, Kind.CHALLENGE, Kind.PROOF, Kind.WELCOME, Kind.REFUSE})
 
 
 @values.define
@@ -112,11 +113,6 @@ class Frame(Message):
     #: True where it has a whole message
     is_whole: bool
 
-    @property
-    def is_handshake(self) -> bool:
-        """True for the kinds of the handshake."""
-        return self.kind in _HANDSHAKE
-
 
 def parse(data: Buffer) -> Frame:
     """Parse one frame.
@@ -143,7 +139,12 @@ def parse(data: Buffer) -> Frame:
     if missing < 0 and known is not Kind.PART:
         msg = f"frame has {len(body)} bytes of body, its message {size}"
         raise WireError(msg)
-    return Frame(known, target, number, body, ack, size, not missing and known is not Kind.PART)
+    # as its __init__ has it, without the call: for each message
+    frame = Frame.__new__(Frame)
+    frame.kind, frame.target, frame.id, frame.body = known, target, number, body
+    frame.ack, frame.size = ack, size
+    frame.is_whole = not missing and known is not Kind.PART
+    return frame
 
 
 #: header by its first four bytes, which tell kind and layout, then ack, target, id and size
@@ -275,9 +276,9 @@ class Assembler:
 
 
 #: head of a body without buffers: count 0, length of the pickle
-_NO_BUFFERS = struct.Struct("<IQ")
+NO_BUFFERS = struct.Struct("<IQ")
 #: packs it for a length, without a call of Python's: for each task
-pack_plain = functools.partial(_NO_BUFFERS.pack, 0)
+pack_plain = functools.partial(NO_BUFFERS.pack, 0)
 _COUNT = struct.Struct("<I")
 _ALIGNMENT = 16
 _ZEROS = bytes(_ALIGNMENT)
@@ -307,10 +308,6 @@ def unpack(body: memoryview) -> tuple[memoryview, list[memoryview]]:
     Raises:
         WireError: the lengths do not add up.
     """
-    # most bodies have no buffers
-    whole = len(body)
-    if whole >= _NO_BUFFERS.size and _NO_BUFFERS.unpack_from(body) == (0, whole - _NO_BUFFERS.size):
-        return body[_NO_BUFFERS.size :], []
     try:
         (count,) = _COUNT.unpack_from(body)
         if count > len(body) // 8:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import select
 import threading
 import time
@@ -43,6 +44,8 @@ class _DialerSocket(Protocol):
     def can_wait(self) -> bool: ...
     @property
     def is_drained(self) -> bool: ...
+    @property
+    def acknowledges(self) -> bool: ...
     def receive(self, waits: bool = False) -> tuple[int, bytearray] | None: ...
     def send(self, head: Callable[[], bytes], pieces: Sequence[frames.Buffer] = ()) -> None: ...
     def post(self, head: Callable[[], bytes]) -> None: ...
@@ -88,11 +91,12 @@ class Link:
         self.received = 0
         #: True where :meth:`receive` has another message, for which no descriptor is readable
         self.buffered = False
-        #: those of them that were acknowledged
-        self.acked = 0
         self._large_message = threading.Lock()
         self._assembler = frames.Assembler()
         self._socket = socket_for(url, max_frame, timing)
+        self._acknowledges = self._socket.acknowledges
+        #: of the frames that have come those that were acknowledged; infinitely many where none need be
+        self.acked: float = 0 if self._acknowledges else math.inf
         self._owned = self._socket.descriptors
         #: descriptors of which one is readable whenever :meth:`receive` may have a message
         self.fds = self._socket.fds
@@ -151,6 +155,8 @@ class Link:
         number: int = 0,
         segments: Sequence[frames.Buffer] = (),
         size: int | None = None,
+        *,
+        checks: bool = False,
     ) -> None:
         """Send a message of any size; blocks while the listener does not read.
 
@@ -160,10 +166,13 @@ class Link:
             number: see there.
             segments: the body.
             size: for one of the frames of a large message, as ``frames.split`` makes them.
+            checks: True to send nothing into a file whose descriptor user code has put in place of ours.
 
         Raises:
-            PeerLostError: the other side is gone.
+            PeerLostError: the other side is gone, or the link is not intact.
         """
+        if checks and not self._owned.are_intact:
+            raise _descriptors_lost()
         if size is None:
             size = sum(map(len, segments))
             if size > self._room:
@@ -173,8 +182,13 @@ class Link:
                     for of_kind, _, _, whole, pieces in parts:
                         self.send(of_kind, target, number, pieces, whole)
                 return
+        if self._acknowledges:
+            head = functools.partial(self._head, kind, target, number, size)
+        else:
+            # without a call of Python's: for each task
+            head = functools.partial(frames.pack_header, kind, 0, target, number, size)
         try:
-            self._socket.send(functools.partial(self._head, kind, target, number, size), segments)
+            self._socket.send(head, segments)
         except BaseException as error:
             # the acknowledgement in its header comes another way
             self.acked -= ACK_AFTER
@@ -182,13 +196,20 @@ class Link:
                 raise PeerLostError(self._gone()) from error
             raise
 
-    def receive(self, timeout: float | None = None) -> Message | None:
+    def receive(self, timeout: float | None = None, *, checks: bool = False) -> Message | None:
         """Receive the next message; None when ``timeout`` seconds have passed.
 
+        Args:
+            timeout: None for as long as it takes.
+            checks: True to read nothing from a file whose descriptor user code has put in place of ours.
+
         Raises:
-            PeerLostError: the other side is gone, and all that it sent was received.
+            PeerLostError: the other side is gone, and all that it sent was received, or the link is not
+                intact.
             WireError: the other side sent a malformed frame.
         """
+        if checks and not self._owned.are_intact:
+            raise _descriptors_lost()
         deadline = None if not timeout else time.monotonic() + timeout
         source = self._socket
         waits = timeout is None and source.can_wait
@@ -261,3 +282,7 @@ class Link:
 
     def _send_handshake(self, kind: Kind, body: bytes) -> None:
         self._socket.send(lambda: frames.header(kind, size=len(body)), [body])
+
+
+def _descriptors_lost() -> PeerLostError:
+    return PeerLostError("the descriptors of the connection are gone")

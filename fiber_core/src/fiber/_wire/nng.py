@@ -788,6 +788,8 @@ class NngDialer(RawSocket):
     can_wait = is_drained = False
     #: none, since they wait there
     arrived = ()
+    #: True: the listener has a window
+    acknowledges = True
 
     @property
     def fds(self) -> tuple[int, ...]:

@@ -184,7 +184,8 @@ class UnixListener:
             pieces: its body.
             more: True where another frame follows at once, with which this one is sent if it is small.
         """
-        fork.check()
+        if fork.in_child:
+            fork.check()
         connection = self._connections.get(number)
         if connection is None:
             return
@@ -274,7 +275,8 @@ class UnixListener:
     def _readable(self, connection: _Connection) -> None:
         if connection.is_closed:
             return
-        deframer, gap, held = connection.deframer, connection.deframer.gap, connection.held
+        deframer, gap = connection.deframer, connection.deframer.gap
+        held = None if connection.reading is None else connection.held
         if held is not None:
             connection.consume()
             count = len(held[1])
@@ -388,6 +390,8 @@ class UnixDialer(_Source):
     survives_exit = True
     #: True: :meth:`receive` can wait
     can_wait = True
+    #: False: the listener has no window, so a header need not say what has come
+    acknowledges = False
 
     def __init__(self, *, max_frame: int = frames.MAX_FRAME) -> None:
         self._end: tuple[int, int] | None = None
@@ -400,6 +404,8 @@ class UnixDialer(_Source):
         self.arrived: deque[bytearray] = deque()
         # True where the last read left no room, so that more may have come
         self._is_full = False
+        #: True where the last :meth:`receive` took all that had come
+        self.is_drained = True
         self._order = threading.Lock()
         self._unsent = _NOTHING
         # True while a read is under way, after which an interrupt leaves the position unknown
@@ -426,11 +432,6 @@ class UnixDialer(_Source):
             if self.lost:
                 os.write(self._end[1], b"\0")
         return self._end[0]
-
-    @property
-    def is_drained(self) -> bool:
-        """True where the last :meth:`receive` took all that had come."""
-        return not (self.arrived or self._is_full)
 
     def reading(self, reactor: Reactor, read: Callable[[], None]) -> Reading | None:
         """Have ``read`` called on a reactor, and threads that wait read themselves; None where they cannot."""
@@ -512,7 +513,9 @@ class UnixDialer(_Source):
                     fork.check()
                     self._ended()
                 return None
-        return 0, arrived.popleft()
+        frame = arrived.popleft()
+        self.is_drained = not (arrived or self._is_full)
+        return 0, frame
 
     def send(self, head: Callable[[], bytes], pieces: Sequence[frames.Buffer] = ()) -> None:
         """Send one frame; waits while the listener does not read.
@@ -527,9 +530,20 @@ class UnixDialer(_Source):
         with self._order:
             if self._unsent is not _NOTHING:
                 self._finish()
-            buffers, _ = frames.stream_buffers(head(), pieces)
+            buffers, size = frames.stream_buffers(head(), pieces)
+            counts: list[int] = []
             try:
-                self._unsent = buffers, [], True
+                self._unsent = buffers, counts, True
+                if len(buffers) == 1 and not self.lost:
+                    # as _finish() has it, which does the rest, and all where there is no room now
+                    try:
+                        counts.extend(map(self._socket.send, buffers, _FLAGS))
+                    except OSError:
+                        # met once more there
+                        counts.clear()
+                    if counts == [size]:
+                        self._unsent = _NOTHING
+                        return
                 self._finish()
             except BaseException:
                 _, counts, is_whole = self._unsent
