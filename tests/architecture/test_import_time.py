@@ -75,7 +75,7 @@ NEEDLESS_IN_WORKERS = NEEDLESS | {"logging", "secrets", "shutil", "tempfile", "t
 NEEDLESS_AT_START = NEEDLESS | {"fiber._base.threads", "multiprocessing", "pathlib", "pickle"}
 #: about a quarter above what there was when this was written; "start" is what the program has when
 #: it starts the process that forks its workers, which is what everything waits for
-MOST = {"import": 80, "start": 120, "master": 310, "worker": 255}
+MOST = {"import": 50, "start": 120, "master": 285, "worker": 250}
 
 PROGRAM = """
 import gc, json, sys

@@ -7,17 +7,19 @@ environment.
 from __future__ import annotations
 
 import importlib
-import typing
 
 from fiber._version import __version__
 
-if typing.TYPE_CHECKING:
+# as in typing, which takes most of the time that this import would take
+TYPE_CHECKING = False
+if TYPE_CHECKING:
     from multiprocessing import (
         AuthenticationError,
         BufferTooShort,
         ProcessError,
         TimeoutError,  # noqa: A004 - multiprocessing's own name for its own class
     )
+    from typing import Any
 
     from fiber._runtime.runtime import cpu_count, get_backend, init
     from fiber.connection import Pipe
@@ -185,7 +187,7 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> typing.Any:
+def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"fiber.{name}")
     if name in _METHODS:
