@@ -3,7 +3,7 @@
 import os
 import sys
 from importlib.machinery import ModuleSpec
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
 
@@ -76,6 +76,10 @@ def module(name, file, /, **values):
     return found
 
 
+def ask(_):
+    raise AssertionError("an object may import what it stands for when it is asked for its class")
+
+
 @pytest.fixture
 def descriptors(monkeypatch, tmp_path):
     """Folder of descriptors, none of which is open."""
@@ -91,22 +95,25 @@ def program(descriptors):
     alias.__spec__.name = "of_another.name"
     model = type("Model", (), {"__module__": "torch.nn"})
     envs = module("envs", "/home/me/envs.py", Model=model, main=module("__main__", None))
-    lazy = SimpleNamespace(__module__="lazy")
-    main = module("__main__", "/home/me/p.py", np=numpy, envs=envs, alias=alias, os=os, lazy=lazy)
+    norm = type("norm_gen", (), {"__module__": "scipy.stats", "__class__": property(ask)})()
+    exit_ = type("Exit", (), {"__module__": "lazy"})()
+    main = module("__main__", "/home/me/p.py", np=numpy, envs=envs, alias=alias, os=os, norm=norm)
+    main.exit = main.__loader__ = exit_
     main.fiber = module("fiber", "/x/site-packages/fiber/__init__.py")
     return {
         **{one.__name__: one for one in (numpy, alias, envs, main, main.fiber, os)},
         "torch.nn": module("torch.nn", "/x/site-packages/torch/nn/__init__.py"),
+        "scipy.stats": module("scipy.stats", "/x/site-packages/scipy/stats/__init__.py"),
         "lazy": module("lazy", "/x/site-packages/lazy.py"),
     }
 
 
 def test_libraries_are_the_installed_modules_that_the_programs_own_refer_to(program):
-    assert libraries_of_main(program) == ["numpy", "torch.nn"]
+    assert libraries_of_main(program) == ["numpy", "scipy.stats", "torch.nn"]
 
 
 @pytest.mark.parametrize(
-    "path,found", [("/dev/pts/3", ["numpy", "torch.nn"]), ("/dev/nvidia0", [])]
+    "path,found", [("/dev/pts/3", ["numpy", "scipy.stats", "torch.nn"]), ("/dev/nvidia0", [])]
 )
 def test_there_are_none_while_a_device_is_open_which_a_fork_could_not_use(
     program, descriptors, path, found

@@ -11,6 +11,7 @@ them once for all (:func:`libraries_of_main`).
 
 from __future__ import annotations
 
+import builtins
 import importlib.util
 import json
 import os
@@ -108,22 +109,29 @@ def libraries_of_main(loaded: Mapping[str, object] = sys.modules) -> list[str]:
 
 
 def _values(module: object) -> list[object]:
-    return list(vars(module).values()) if isinstance(module, ModuleType) else []
+    if not issubclass(type(module), ModuleType):
+        return []
+    # what an import puts there by itself, and what IPython puts in place of builtins, is not the program's
+    return [
+        value
+        for name, value in list(vars(module).items())
+        if not name.startswith("__") and not hasattr(builtins, name)
+    ]
 
 
 def _module_of(value: object) -> str:
-    # no other kind is asked for an attribute: it may compute the answer, or import what it stands for
     if type(value) is ModuleType:
         return value.__name__
-    if isinstance(value, (type, FunctionType)):
-        name = value.__module__
-        return name if isinstance(name, str) else ""
-    return ""
+    # an object is not asked for an attribute, not even for its class as isinstance() does: it may compute the
+    # answer, or import what it stands for
+    is_defined = issubclass(type(value), (type, FunctionType))
+    name = getattr(value if is_defined else type(value), "__module__", "")
+    return name if type(name) is str else ""
 
 
 def _importable_file(name: str, module: object) -> str | None:
     """File of a module that another process finds by this name; None for one that was made in another way."""
-    spec = vars(module).get("__spec__") if isinstance(module, ModuleType) else None
+    spec = vars(module).get("__spec__") if issubclass(type(module), ModuleType) else None
     return file_of(module) if isinstance(spec, ModuleSpec) and spec.name == name else None
 
 
