@@ -313,9 +313,7 @@ class AgentLink:
         """Subscribe to changes of a run's jobs."""
         with self._lock:
             self._watched.add(run_id)
-        self.send_request(
-            "watch", {"run": run_id}, lambda request: self._on_records(request.answer)
-        )
+        self._request_watch(run_id)
 
     def follow(self, one: LogFollower) -> None:
         """Request a job's output for a follower."""
@@ -325,9 +323,12 @@ class AgentLink:
         if request.error is not None:
             self.followers.end(one.number, request.error)
 
-    def _on_records(self, answer: Message) -> None:
-        for record in answer.get("jobs", ()):
-            self._on_job(self, record)
+    def _request_watch(self, run_id: str) -> None:
+        def answered(request: Request) -> None:
+            for record in request.answer.get("jobs", ()):
+                self._on_job(self, record)
+
+        self.send_request("watch", {"run": run_id}, answered)
 
     def unavailable(self) -> BackendUnavailableError:
         """The error of a request that cannot be sent, with the reason."""
@@ -428,9 +429,7 @@ class AgentLink:
         self._on_beat(self)
         with self._lock:
             for run_id in self._watched:
-                self.send_request(
-                    "watch", {"run": run_id}, lambda request: self._on_records(request.answer)
-                )
+                self._request_watch(run_id)
             # follow requests are repeated from the present offset, also unanswered ones
             open_now = {one.number: one for one in self.followers.open()}
             for number, request in sorted(self._requests.items()):

@@ -231,13 +231,11 @@ class SshBackend(Backend):
         status = self._scheduler.feed.status(job.id)
         submission = self._scheduler.submission(job.id)
         if submission is not None and status is not None:
+            host = submission.host
+            if status.state.is_terminal or host is None:
+                return status
             # while its host is connected, the feed is up to date
-            link = (
-                None
-                if submission.host is None
-                else self._scheduler.host_states[submission.host].link
-            )
-            if status.state.is_terminal or link is None or link.is_up:
+            if self._scheduler.host_states[host].link.is_up:
                 return status
         host_state, record = find_job(self._scheduler, job)
         return read_record(record, self.name, host_state.host.name)[1]

@@ -142,8 +142,6 @@ def _is_for(entry: HostKeyEntry, name: str) -> bool:
     return matched
 
 
-log = logging.getLogger("fiber")
-
 #: exceptions of paramiko where a connection drops, or is refused halfway
 CONNECTION_ERRORS = (OSError, EOFError, paramiko.SSHException)
 
@@ -156,14 +154,10 @@ _MAX_HOPS = 8
 
 
 class Connection:
-    """Connection to a host, with those to the jump hosts before it.
-
-    Args:
-        transports: the jump hosts' in order, the host's own last.
-        options: how the host is reached.
-    """
+    """Connection to a host, with those to the jump hosts before it."""
 
     def __init__(self) -> None:
+        #: the jump hosts' in order, the host's own last
         self.transports: list[paramiko.Transport] = []
 
     @property

@@ -220,7 +220,6 @@ def run(
         argv: program and arguments.
         stdin: its standard input.
         timeout: seconds until it is aborted.
-        path: as for :func:`~fiber_ssh.shell_command.command_line`.
 
     Raises:
         BackendUnavailableError: it could not be run, or took too long.

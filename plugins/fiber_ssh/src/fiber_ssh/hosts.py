@@ -48,7 +48,6 @@ def read_hosts(config: SshConfig) -> tuple[Host, ...]:
 
     Args:
         config: the settings.
-        where: name of the setting in errors.
 
     Raises:
         ConfigError: there are none, or an entry is invalid.

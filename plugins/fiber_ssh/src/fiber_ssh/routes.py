@@ -208,18 +208,15 @@ class Router:
             BackendUnavailableError: the host's sshd opens none.
         """
         name = link.host.name
-        why = (
-            ""
-            if name in self._stream_hosts
-            else stream_refusal(link.transport, self._config.connect_timeout)
-        )
-        if why:
-            msg = (
-                f"{before}sshd of host {name} opens no streams into jobs there ({why}); "
-                "its configuration needs AllowTcpForwarding yes, or local"
-            )
-            raise BackendUnavailableError(msg)
-        self._stream_hosts.add(name)
+        if name not in self._stream_hosts:
+            why = stream_refusal(link.transport, self._config.connect_timeout)
+            if why:
+                msg = (
+                    f"{before}sshd of host {name} opens no streams into jobs there ({why}); "
+                    "its configuration needs AllowTcpForwarding yes, or local"
+                )
+                raise BackendUnavailableError(msg)
+            self._stream_hosts.add(name)
         return Route(uses_streams=True, is_isolated=self._isolated)
 
 
