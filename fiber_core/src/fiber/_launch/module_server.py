@@ -15,6 +15,7 @@ import builtins
 import importlib.util
 import json
 import os
+import re
 import site
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -40,11 +41,8 @@ def installed_folders() -> tuple[str, ...]:
 _PACKAGES = frozenset({"site-packages", "dist-packages"})
 #: folder of the descriptors that a process has open; other systems than Linux have none
 _DESCRIPTORS = "/proc/self/fd"
-#: beginnings of the names of devices that any process may have open and share with its forks
-_COMMON_DEVICES = tuple(
-    f"/dev/{name}"
-    for name in "console full mqueue/ null ptmx pts/ random shm/ tty urandom zero".split()
-)
+#: devices that any process may have open and share with its forks
+_COMMON_DEVICES = r"/dev/(?:console|full|mqueue/|null|ptmx|pts/|random|shm/|tty|urandom|zero)"
 
 
 def is_in_package(path: object) -> bool:
@@ -131,7 +129,7 @@ def _has_device_open() -> bool:
         except OSError:
             # the folder's own descriptor
             continue
-        if path.startswith("/dev/") and not path.startswith(_COMMON_DEVICES):
+        if path.startswith("/dev/") and not re.match(_COMMON_DEVICES, path):
             return True
     return False
 
