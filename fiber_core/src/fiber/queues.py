@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import queue
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from fiber._base.entry_points import load_object
@@ -228,8 +230,7 @@ class Queue(_QueueHandle[T]):
             and memories.is_larger(value, memories.LARGE)
             and self._object.takes_memory()
         ):
-            item: Item = load_object("fiber._objects.queue.descriptor_stream:encoded")(value)
-            return item
+            return _encoder()(value)
         return encode(value, self._uses, auth_domain=auth_domain)
 
     def _refuse(self) -> None:
@@ -237,6 +238,13 @@ class Queue(_QueueHandle[T]):
         if self._closed:
             msg = f"Queue {self!r} is closed"
             raise ValueError(msg)
+
+
+@functools.cache
+def _encoder() -> Callable[[Any], Item]:
+    """What pickles large values, imported for the first one."""
+    found: Callable[[Any], Item] = load_object("fiber._objects.queue.descriptor_stream:encoded")
+    return found
 
 
 class JoinableQueue(Queue[T]):

@@ -316,8 +316,12 @@ def encode_into(
         Exception: that of pickling it.
     """
     envelope = MessageEnvelope(auth_domain=auth_domain)
-    with codec.pickling_into(envelope):
+    # as codec.pickling_into() has it, without its calls
+    before = codec.set_envelope(envelope)
+    try:
         stream = codec.pickled_into(make, value)
+    finally:
+        codec.set_envelope(before)
     return stream, list(envelope.references.values())
 
 

@@ -7,6 +7,7 @@ import socket
 import sys
 from collections import OrderedDict
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,9 +17,11 @@ from fiber._objects.pipe.memories import ItemInMemory
 from fiber._objects.queue import descriptor_stream
 from fiber._objects.queue.channel import DESCRIPTOR_STREAM
 from fiber._objects.queue.messages import MemoryReference
+from fiber._wire.reading import Reading
 from fiber.exceptions import PeerLostError, WireError
 from objects_world import fetching
 from waiting import until
+from wire_world import in_thread
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="this system has no memfds")
 
@@ -115,6 +118,19 @@ def test_large_and_small_ones_keep_their_order_and_nobody_copies_them_on_their_w
     until(lambda: not in_memory())
     # one more each where Python maps by one of its own
     assert descriptors() <= before + 2 * len(memories._kept) + len(memories._maps)
+
+
+def test_who_waits_for_one_at_the_owner_leaves_all_reading_to_the_handler_thread(
+    made, writer, monkeypatch
+):
+    for number in range(2):
+        put(writer, large(number))
+        assert get(made) == large(number)
+    monkeypatch.setattr(Reading, "wait", Mock(side_effect=AssertionError))
+    wait = in_thread(get, made)
+    until(lambda: made.states[0]._waiting)
+    put(writer, large(3))
+    assert wait() == large(3)
 
 
 @pytest.mark.parametrize("how", ["dies", "gives back"])

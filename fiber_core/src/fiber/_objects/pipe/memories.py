@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import mmap
 import operator
 import os
@@ -23,7 +24,6 @@ import pickle
 import secrets
 import sys
 import threading
-import weakref
 from collections import OrderedDict
 from typing import Any
 
@@ -32,7 +32,6 @@ from fiber._base.sockets import NO_ROOM
 from fiber._objects.memory import backing
 from fiber._objects.queue.messages import ItemWithReferences, Reference
 from fiber._wire import descriptors
-from fiber._wire.frames import Buffer
 
 _HEAD = 64
 _FREE, _USED = b"\0", b"\1"
@@ -68,15 +67,23 @@ class Memory:
 
     @is_used.setter
     def is_used(self, is_used: bool) -> None:
-        self._write(0, _USED if is_used else _FREE)
+        if self._map is not None:
+            self._map[0] = is_used
+        else:
+            backing.write(self.fd, _USED if is_used else _FREE, 0)
 
-    def write(self, data: Buffer, begin: int) -> None:
-        """Write bytes of the item.
+    def write(self, data: bytes | memoryview, begin: int) -> None:
+        """Write bytes of the item, by the mapping where they are in it.
 
         Raises:
             OSError: there is no memory for them.
         """
-        self.size = max(self.size, self._write(_HEAD + begin, data) - _HEAD)
+        end = begin + len(data)
+        if self._map is not None and _HEAD + end <= len(self._map):
+            self._map[_HEAD + begin : _HEAD + end] = data
+        else:
+            backing.write(self.fd, data, _HEAD + begin)
+        self.size = max(self.size, end)
 
     def prepare(self) -> None:
         """Map it for the next item: its pages are there."""
@@ -95,26 +102,21 @@ class Memory:
         self._map = None
         os.close(self.fd)
 
-    def _write(self, start: int, data: Buffer) -> int:
-        """Write bytes, by the mapping where they are in it; returns their end."""
-        end = start + memoryview(data).nbytes
-        if self._map is not None and end <= len(self._map):
-            self._map[start:end] = data
-        else:
-            backing.write(self.fd, data, start)
-        return end
-
 
 # least recently used first; without a lock, which a thread may hold as an item of it is collected
 _kept: list[Memory] = []
 _size_of = operator.attrgetter("size")
+#: bytes of the largest that was kept so far
+_largest = 0
 
 
 def take(size: int) -> Memory:
     """Memory for an item of about so many bytes: one that is kept and that nobody uses, or new."""
-    fitting = [one for one in list(_kept) if size <= one.size <= _MUCH * size]
-    # the last one is in the CPU's cache, those that were sent first are read first
-    for found in dict.fromkeys((*fitting[-1:], *fitting[:3])) if fitting else _kept[-1:]:
+    kept, most = list(_kept), _MUCH * size
+    # the last one is in the CPU's cache, those that were sent first are read first; there may be hundreds
+    last = next((one for one in reversed(kept) if size <= one.size <= most), None)
+    first = itertools.islice((one for one in kept if size <= one.size <= most), 3)
+    for found in kept[-1:] if last is None else dict.fromkeys((last, *first)):
         try:
             # before it is looked at: another thread may close what is kept
             _kept.remove(found)
@@ -137,11 +139,15 @@ def give_back(memory: Memory) -> None:
     if memory.size > _LARGEST:
         memory.close()
         return
+    global _largest  # noqa: PLW0603 - what is said of all that is kept
     _kept.append(memory)
+    _largest = max(_largest, memory.size)
     # two descriptors each, where Python maps by one of its own
     most = descriptors.limited_share(16, _MOST)
     while len(kept := list(_kept)) > _FEWEST and (
-        len(kept) > most or _is_too_much(sum(map(_size_of, kept)))
+        len(kept) > most
+        # their sum, where it may be too much
+        or (_is_too_much(len(kept) * _largest) and _is_too_much(sum(map(_size_of, kept))))
     ):
         # another thread may do the same
         with contextlib.suppress(ValueError):
@@ -163,7 +169,7 @@ class ItemInMemory(ItemWithReferences):
         descriptor: of memory of another process; closed with this object.
     """
 
-    __slots__ = ("__weakref__", "_descriptor", "_memory", "size")
+    __slots__ = ("_descriptor", "_memory", "size")
 
     def __init__(self, size: int, memory: Memory | None = None, descriptor: int = -1) -> None:
         #: its bytes
@@ -172,7 +178,7 @@ class ItemInMemory(ItemWithReferences):
         self._descriptor = descriptor if memory is None else memory.fd
         if memory is not None:
             memory.is_used = True
-        _items.add(self)
+        _items.add(id(self))
 
     def __len__(self) -> int:
         """What it counts for in a message, which has its descriptor only."""
@@ -222,6 +228,7 @@ class ItemInMemory(ItemWithReferences):
         return self.size == size and os.fstat(self._descriptor).st_size >= _HEAD + size
 
     def __del__(self) -> None:
+        _items.discard(id(self))
         if self._memory is not None:
             give_back(self._memory)
         elif self._descriptor >= 0:
@@ -232,7 +239,8 @@ class ItemInMemory(ItemWithReferences):
 LARGE = 512 * 1024
 #: bytes that an item in memory counts for, so that a few travel at a time
 _WEIGHT = 64 * 2**10
-_items: weakref.WeakSet[ItemInMemory] = weakref.WeakSet()
+# identities of those that there are: a set of weak references costs three calls of Python for each
+_items: set[int] = set()
 
 
 def are_few() -> bool:

@@ -137,14 +137,16 @@ class Packet:
 
     def write(self, data: Buffer) -> None:
         """Write a part of the item, which may change afterwards."""
-        size = memoryview(data).nbytes
+        if type(data) is not bytes:
+            data = memoryview(data).cast("B")
+        size = len(data)
         if self._memory is None and self._size + size <= INLINE:
             self._pieces.append(data if type(data) is bytes else bytes(data))
         else:
             if self._memory is None:
                 self._memory = memories.take(self._size + size)
                 self._memory.write(b"".join(self._pieces), 0)
-            self._memory.write(memoryview(data).cast("B"), self._size)
+            self._memory.write(data, self._size)
         self._size += size
 
     def getvalue(self) -> bytes:

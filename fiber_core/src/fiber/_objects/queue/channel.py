@@ -167,7 +167,10 @@ class LocalReader:
         channel, endpoint = self._channel, self._channel.endpoint
         if endpoint is None or waiting_reader.peek or self._state.window.maxsize:
             return None
-        reading = endpoint.reading_of(channel.only_writer(self._direction))
+        writer = channel.only_writer(self._direction)
+        # items in memory are the handler thread's: one thread receives their descriptors
+        has_memory = writer is not None and writer.state.get(DESCRIPTOR_STREAM) is not None
+        reading = None if has_memory else endpoint.reading_of(writer)
         if reading is None:
             return None
         waiting_reader.wake = reading.wake
