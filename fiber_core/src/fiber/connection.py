@@ -11,7 +11,6 @@ connection. Fiber does not need them: peers authenticate before a connection is 
 from __future__ import annotations
 
 import contextlib
-import pickle
 import queue
 import selectors
 import time
@@ -105,12 +104,7 @@ class Connection(Handle):
             EOFError: no process holds the other end any more and all it sent was read.
             OSError: this end is closed, or only writes.
         """
-        # as _next() and decode() have it, without their calls
-        if self._reader is None or self._closed or fork.in_child:
-            self._check_readable()
-        assert self._reader is not None
-        item = self._reader.take(True, None)
-        return pickle.loads(item) if type(item) is bytes else decode(item)
+        return decode(self._next())
 
     # -- bytes
 

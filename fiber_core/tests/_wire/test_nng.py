@@ -44,7 +44,7 @@ def test_what_is_sent_to_a_pipe_that_never_was_is_gone(ours, theirs):
 
 def test_a_message_has_nothing_that_nng_would_encrypt_and_send_apart_from_its_body():
     for pieces in ([b"abc"], [bytes(frames.JOIN_BELOW)]):
-        to_listener, to_one = build(FRAME, pieces), build(FRAME, pieces, b"pipe")
+        to_listener, to_one = build(FRAME, pieces), build(FRAME, pieces, 7)
         # nng takes the number of the pipe off
         assert (lib.nng_msg_header_len(to_listener), lib.nng_msg_header_len(to_one)) == (0, 4)
         for message in (to_listener, to_one):

@@ -255,14 +255,7 @@ def pickled(value: Any, envelope: Any = None) -> bytes:
     Raises:
         Exception: raised by the value's pickling, with pickle and then with cloudpickle.
     """
-    before = None
-    if envelope is not None:
-        # as set_envelope() has it, without its call
-        for library, register in _libraries:
-            if library in sys.modules:
-                _register_reducers(library, register)
-        before = getattr(_local, "envelope", None)
-        _local.envelope = envelope
+    before = None if envelope is None else set_envelope(envelope)
     try:
         if _main_by_reference or main_by_reference():
             try:

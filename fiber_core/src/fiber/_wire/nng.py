@@ -72,7 +72,7 @@ _DIALS = 4
 _NONBLOCK: int = lib.NNG_FLAG_NONBLOCK
 _new, _view, _free = ffi.new, ffi.buffer, lib.nng_msg_free
 _send, _sendmsg, _recvmsg = lib.nng_send, lib.nng_sendmsg, lib.nng_recvmsg
-_header_of, _body_of, _size_of = lib.nng_msg_header, lib.nng_msg_body, lib.nng_msg_len
+_pipe_of, _body_of, _size_of = lib.nng_msg_get_pipe, lib.nng_msg_body, lib.nng_msg_len
 _tuned = False
 # descriptors that nng's threads use for all sockets; None until the first one is opened
 _shared: tuple[int, ...] | None = None
@@ -234,9 +234,6 @@ class _Opener(Protocol):
 class RawSocket:
     """Base of both sides: a raw nng socket, opened, read and closed."""
 
-    # True where a message's header begins with the number of one of many pipes
-    _has_pipes = False
-
     def __init__(self, opener: _Opener, *, max_frame: int, buffer: int, **options: int) -> None:
         fork.check()
         _tune()
@@ -292,11 +289,8 @@ class RawSocket:
                     check(code)
                 return None
         message = holder[0]
-        pipe = 0
-        if self._has_pipes:
-            pipe = int.from_bytes(_view(_header_of(message), 4), "big")
         # writable, since arrays are made of it without another copy
-        frame = pipe, bytearray(_view(_body_of(message), _size_of(message)))
+        frame = _pipe_of(message).id, bytearray(_view(_body_of(message), _size_of(message)))
         self._state = _new(_MESSAGE), frame
         _free(message)
         return frame
@@ -324,13 +318,13 @@ class RawSocket:
         self._socket.__dict__.pop("_socket", None)
 
 
-def build(head: bytes, pieces: Sequence[frames.Buffer], pipe: bytes = b"") -> Any:
+def build(head: bytes, pieces: Sequence[frames.Buffer], pipe: int = 0) -> Any:
     """Make an nng message; the caller frees it unless nng accepts it.
 
     Args:
         head: the frame's header.
         pieces: its body.
-        pipe: the number of the one of many pipes that it is for, which nng takes off.
+        pipe: the one of many pipes that it is for, which nng takes off; 0 where there is only one.
     """
     if fork.in_child:
         fork.check()
@@ -341,7 +335,7 @@ def build(head: bytes, pieces: Sequence[frames.Buffer], pipe: bytes = b"") -> An
     message = holder[0]
     try:
         if pipe:
-            code = lib.nng_msg_header_append(message, pipe, len(pipe))
+            code = lib.nng_msg_header_append_u32(message, pipe)
         if size <= frames.JOIN_BELOW:
             # each piece would be a call of nng's
             code = code or lib.nng_msg_append(message, b"".join((_END, head, *pieces)), size)
@@ -363,8 +357,6 @@ class RawListener(RawSocket):
     Args:
         check_interval: seconds between two checks whether its connections are there.
     """
-
-    _has_pipes = True
 
     def __init__(
         self,
@@ -414,7 +406,7 @@ class RawListener(RawSocket):
         more: bool = False,
     ) -> None:
         """Send one frame to a peer; nothing happens where the pipe is gone, or the socket closed."""
-        message = build(head, pieces, pipe.to_bytes(4, "big"))
+        message = build(head, pieces, pipe)
         # never blocks: nng drops what a pipe has no room for, which the window prevents
         if code := _sendmsg(self._raw, message, 0):
             _free(message)

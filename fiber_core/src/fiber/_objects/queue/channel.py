@@ -47,8 +47,8 @@ from fiber._objects.queue.requests import (
 from fiber._objects.queue.state import QueueState
 from fiber._wire.descriptors import ReadyFd
 from fiber._wire.endpoint import Endpoint, Peer
-from fiber._wire.frames import Buffer, Message
 from fiber._wire.frames import Kind as Frame
+from fiber._wire.frames import Message
 from fiber.exceptions import WireError
 
 if TYPE_CHECKING:
@@ -566,13 +566,8 @@ class Channel(OwnedObject):
             head = protocol.ANSWER.pack(
                 Notice.ITEMS, direction, request.number, one.kept, one.first
             )
-            items = one.items
-            if len(items) == 1 and type(items[0]) is bytes:
-                # as the next line has it, without its calls
-                segments: list[Buffer] = [head, messages.head_of_one(len(items[0])), items[0]]
-            else:
-                segments = [head, *messages.pack(self._sent(request.peer, items))]
-            request.peer.send(Frame.CAST, self.target, 0, segments)
+            batch = messages.pack(self._sent(request.peer, one.items))
+            request.peer.send(Frame.CAST, self.target, 0, [head, *batch])
 
     def _answer_without_items(self, notice: Notice, direction: int, request: Request) -> None:
         if isinstance(request, WaitingReader):

@@ -14,7 +14,6 @@ Apart from the state machine, so that calls of managers carry items without it.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import struct
@@ -30,8 +29,6 @@ _LENGTH = struct.Struct("<I")
 _MEMORY_REFERENCE = struct.Struct("<QQ")
 #: head of a batch of one item that is not marked
 _ONE = struct.Struct("<IIQ")
-#: packs the head of a batch of one item that is not marked, from the item's length
-head_of_one = functools.partial(_ONE.pack, 1, 0)
 #: batches with smaller items on average are copied once and sliced: quicker than views
 _SMALL = 4096
 #: bytes from which on an item is a segment of its own; smaller ones are joined
@@ -157,7 +154,7 @@ def pack(items: Sequence[Item]) -> list[Buffer]:
     """Make the segments of a batch."""
     first = items[0] if len(items) == 1 else None
     if first is not None and not isinstance(first, ItemWithReferences):
-        return [head_of_one(len(first)), first]
+        return [_ONE.pack(1, 0, len(first)), first]
     lengths = list(map(len, items))
     marked = [n for n, item in enumerate(items) if type(item) in _MARKED]
     count = len(lengths)
@@ -179,8 +176,8 @@ def pack(items: Sequence[Item]) -> list[Buffer]:
     return segments
 
 
-def sole(body: memoryview, start: int) -> Buffer | None:
-    """The item of a batch of one, which begins there; None for any other batch, also if malformed."""
+def sole(body: memoryview, start: int = 0) -> Buffer | None:
+    """The item of a batch of one, which begins at ``start``; None for any other batch, also if malformed."""
     size = len(body) - start - _ONE.size
     if size < 0 or _ONE.unpack_from(body, start) != (1, 0, size):
         return None
@@ -194,9 +191,9 @@ def unpack(body: memoryview) -> list[Item]:
     Raises:
         WireError: it is malformed.
     """
-    size = len(body) - _ONE.size
-    if 0 <= size < _SMALL and _ONE.unpack_from(body) == (1, 0, size):
-        return [bytes(body[_ONE.size :])]
+    one = sole(body)
+    if one is not None:
+        return [one]
     try:
         count, marked = _HEAD.unpack_from(body)
         start = _HEAD.size + 8 * count + 4 * marked

@@ -102,7 +102,7 @@ class RemoteWriter:
                     if is_sent:
                         self._note_sent(len(item))
                 if is_sent:
-                    self._remote.cast((self._head, messages.head_of_one(len(item)), item))
+                    self._remote.cast([self._head, *messages.pack([item])])
                     self._sent_at = time.perf_counter()
             except TransportError as error:
                 self.fail(error)
