@@ -55,5 +55,5 @@ def fiber_resource_providers() -> Iterable[ResourceProvider]:
 @hookimpl
 def fiber_ring_frameworks() -> Iterable[Any]:
     """Offer the frameworks that :mod:`fiber._ring` prepares rings for."""
-    frameworks: Iterable[Any] = load_object("fiber._ring.frameworks:built_in")()
+    frameworks: Iterable[Any] = load_object("fiber._ring:built_in_frameworks")()
     return frameworks

@@ -37,3 +37,20 @@ through :mod:`fiber._ring.command_rings`. The package calls the runtime's launch
 * ``command_rings``: rings of commands; ``mpi``: the user's own ``mpirun`` on jobs, which are a gang
   of the same machine and controller, with a protocol of its own.
 """
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fiber._ring.frameworks import RingFramework
+
+
+def built_in_frameworks() -> Iterable[RingFramework]:
+    """Return the core's frameworks, which a program without rings does not import."""
+    from fiber._ring.frameworks.horovod import Horovod
+    from fiber._ring.frameworks.others import MPI, Jax, MXNet, TensorFlow, XGBoost
+    from fiber._ring.frameworks.torch import DeepSpeed, Torch
+
+    return [DeepSpeed(), Horovod(), Jax(), MPI(), MXNet(), TensorFlow(), Torch(), XGBoost()]
