@@ -77,7 +77,7 @@ def test_giving_a_task_and_waiting_for_it_takes_the_caller_few_calls_of_function
 def test_running_a_task_takes_the_worker_few_calls_of_functions_and_leaves_no_garbage():
     with fiber.Pool(1) as pool:
         # the initializers of its classes are compiled by then
-        for number in range(10):
+        for number in range(40):
             pool.map(same, [number])
         pool.apply(tasks.begin_counting_calls)
         for number in range(50):
