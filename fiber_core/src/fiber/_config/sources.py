@@ -124,8 +124,9 @@ def read_file(directory: str | Path, trusted: Iterable[Path] = ()) -> FileSettin
 def _text(path: Path) -> tuple[str, os.stat_result]:
     """Return the text of a file, and the status of the very file that was read."""
     try:
-        with path.open(encoding="utf-8-sig") as file:
-            return file.read(), os.fstat(file.fileno())
+        with path.open(encoding="utf-8") as file:
+            # not by the codec "utf-8-sig", which is a module
+            return file.read().removeprefix("\ufeff"), os.fstat(file.fileno())
     except (OSError, UnicodeDecodeError) as error:
         msg = f"{path} cannot be read: {error}"
         raise ConfigError(msg) from error

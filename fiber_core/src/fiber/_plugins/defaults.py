@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fiber._base.entry_points import load_object
-from fiber.backend_parts.address import tls
 from fiber.hookspecs import hookimpl
 from fiber.model import ListenAddress
 
@@ -31,6 +29,8 @@ def fiber_listen_address(peers: Peers, interfaces: Sequence[Interface]) -> Liste
     if peers.same_host:
         scheme = "unix" if sys.platform == "linux" else "ipc"
         return ListenAddress(bind_url=f"{scheme}://{peers.directory}/{peers.name}.sock")
+    from fiber.backend_parts.address import tls
+
     usable = [interface for interface in interfaces if interface.is_up]
     # ties go to the first: the caller passes them in order of preference
     best = min(usable, key=_rank).address if usable else _LOOPBACK
@@ -39,6 +39,8 @@ def fiber_listen_address(peers: Peers, interfaces: Sequence[Interface]) -> Liste
 
 def _rank(interface: Interface) -> tuple[bool, bool, bool]:
     """Sort key, best first: not loopback, not link-local, IPv4 before IPv6."""
+    import ipaddress
+
     address = ipaddress.ip_address(interface.address.partition("%")[0])
     return interface.is_loopback or address.is_loopback, address.is_link_local, address.version == 6
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from fiber._agent.instructions import DESCRIPTORS_LOST, dial
 from fiber._base.log import lazy_logger
 from fiber._runtime import runtime
-from fiber._tasks.worker import DescriptorsLostError, Worker
 from fiber._wire.frames import Buffer
 from fiber._wire.link import Link
 from fiber.exceptions import FiberError
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from fiber._objects.memory.backing import Sealed
     from fiber._runtime.runtime import Runtime
     from fiber._tasks.shared_payload import SharedPayload
+    from fiber._tasks.worker import Worker
 
 log = lazy_logger()
 
@@ -56,6 +56,9 @@ class PoolWorker(Process):
 
     def run(self) -> None:
         """Work until the pool ends."""
+        # here, since the pool's own process makes these objects and runs none
+        from fiber._tasks.worker import DescriptorsLostError, Worker
+
         current = runtime.current()
         link, instructions = current.parent_link, current.instructions
         if link is None or instructions is None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fiber._agent.supervisor.journal import JournaledJob
-from fiber._agent.supervisor.messages import Accepted
+from fiber._agent.supervisor import JOURNAL
 from fiber._base import values
 from fiber._base.log import lazy_logger
 from fiber.abc import Backend
@@ -29,10 +30,13 @@ from fiber.model import (
     Reason,
     ReasonKind,
 )
-from fiber_local import host_jobs
 from fiber_local.config import LocalConfig, LocalTiming
-from fiber_local.host_jobs import JournalFollower
 from fiber_local.supervisors import HostDevices, Supervisors
+
+if TYPE_CHECKING:
+    from fiber._agent.supervisor.journal import JournaledJob
+    from fiber._agent.supervisor.messages import Accepted
+    from fiber_local.host_jobs import Journals
 
 __all__ = ["LocalBackend"]
 
@@ -58,10 +62,16 @@ class LocalBackend(Backend):
         self._feed = Feed()
         self._devices = HostDevices(context.providers)
         self._supervisors = Supervisors(context, config, self._host, self._devices, self._publish)
-        self._journals = host_jobs.Journals(context.run_directory)
         self._lock = threading.Lock()
         self._ending_threads: list[threading.Thread] = []
         self._owner = os.getpid()
+
+    @functools.cached_property
+    def _journals(self) -> Journals:
+        # as all of host_jobs, for those who ask for jobs of other processes
+        from fiber_local.host_jobs import Journals
+
+        return Journals(self._context.run_directory)
 
     # -- jobs ---------------------------------------------------------------------------------
 
@@ -112,10 +122,15 @@ class LocalBackend(Backend):
         Of this backend's run it has the jobs submitted here, and those that other processes had
         submitted when the stream was opened; of other runs all.
         """
+        is_own = run_id == self._context.run_id
+        if is_own and not self._has_journal():
+            return self._feed.events(run_id)
+        from fiber_local.host_jobs import JournalFollower
+
         follower = JournalFollower(
             lambda: self._journaled_run(run_id),
             self._is_ours,
-            is_open=run_id != self._context.run_id,
+            is_open=not is_own,
         )
         return self._feed.events(run_id, follower.changes, self._timing.journal_check)
 
@@ -128,6 +143,8 @@ class LocalBackend(Backend):
         if self._is_ours(job):
             self._supervisors.call(job.id, lambda client: client.terminate(job.id, grace))
             return
+        from fiber_local import host_jobs
+
         thread = host_jobs.end_processes(self._signallable(job), grace)
         if thread is not None:
             self._join_at_close(thread)
@@ -137,6 +154,8 @@ class LocalBackend(Backend):
         if self._is_ours(job):
             self._supervisors.call(job.id, lambda client: client.kill(job.id))
         else:
+            from fiber_local import host_jobs
+
             host_jobs.end_processes(self._signallable(job), None)
 
     def signal(self, job: Job, index: int, signum: int) -> None:
@@ -144,6 +163,8 @@ class LocalBackend(Backend):
         if self._is_ours(job):
             self._supervisors.call(job.id, lambda client: client.signal(job.id, index, signum))
         else:
+            from fiber_local import host_jobs
+
             host_jobs.signal_processes(self._signallable(job), signum, index)
 
     def interrupt(self, job: Job) -> bool:
@@ -182,6 +203,8 @@ class LocalBackend(Backend):
         """Kill the jobs of a run and remove their logs and journals."""
         if run_id == self._context.run_id:
             self._supervisors.end()
+        from fiber_local import host_jobs
+
         jobs = list(self._journals.jobs(run_id))
         host_jobs.end_all([job for _, job in jobs], self._context.timing.kill)
         for directory in dict.fromkeys(directory for directory, _ in jobs):
@@ -235,6 +258,13 @@ class LocalBackend(Backend):
                 "directory": self._supervisors.directory,
             },
         )
+
+    def _has_journal(self) -> bool:
+        """True where jobs were submitted in this backend's run, by whichever process."""
+        try:
+            return os.stat(f"{self._supervisors.directory}/{JOURNAL}").st_size > 0  # noqa: PTH116 - as elsewhere
+        except FileNotFoundError:
+            return False
 
     def _join_at_close(self, thread: threading.Thread) -> None:
         with self._lock:

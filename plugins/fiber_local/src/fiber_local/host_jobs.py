@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from fiber._agent import rundir
-from fiber._agent.supervisor.journal import JOURNAL, JournaledJob, JournalReader
+from fiber._agent.supervisor import JOURNAL
+from fiber._agent.supervisor.journal import JournaledJob, JournalReader
 from fiber._agent.supervisor.kernel import ProcessWatch
 from fiber._agent.supervisor.orphans import DETACHED_TITLE
 from fiber.backend_parts.liveness import Liveness, Owner, is_same, liveness_of

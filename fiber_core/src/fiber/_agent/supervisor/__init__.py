@@ -31,6 +31,9 @@ import threading
 
 from fiber._base import values
 
+#: file of a run's folder, to which its supervisor appends the starts and ends of jobs
+JOURNAL = "jobs.jsonl"
+
 
 @values.frozen(kw_only=True)
 class Inheritance:

@@ -19,14 +19,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fiber._agent.supervisor import JOURNAL
 from fiber._agent.supervisor.jobs import Owner, combine
 from fiber._base import values
 from fiber.backend_parts.liveness import Liveness, is_same, start_time
 from fiber.backend_parts.liveness import Owner as Process
 from fiber.model import Job, JobSpec, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
-
-#: name of the file in a run directory
-JOURNAL = "jobs.jsonl"
 
 
 class Journal:
