@@ -163,8 +163,10 @@ class _Worker(Worker):
                 return
             if message.kind is Kind.TASKS:
                 self._run(message.body)
+            elif message.kind is Kind.FUNCTION:
+                self._store_function(message)
             else:
-                self._take(message)
+                self._answer(message)
 
     def _never(self) -> Any:
         msg = "the master is gone"
