@@ -47,7 +47,7 @@ _COMMON_DEVICES = r"/dev/(?:console|full|mqueue/|null|ptmx|pts/|random|shm/|tty|
 
 def is_in_package(path: object) -> bool:
     """True for the file of an installed package, which the standard library is not."""
-    # no Path, which takes longer: asked for each module that is imported
+    # no Path, which takes longer: asked for many modules at a program's start
     return isinstance(path, str) and not _PACKAGES.isdisjoint(path.split(os.sep))  # noqa: PTH206 - as said
 
 
