@@ -12,7 +12,8 @@ from unittest import mock
 
 import fiber_ssh.ssh_config
 from fiber._agent import rundir
-from fiber._agent.supervisor.journal import JOURNAL, read_ids, read_journal
+from fiber._agent.supervisor import JOURNAL
+from fiber._agent.supervisor.journal import read_ids, read_journal
 from fiber._config.sources import read_file
 from fiber._ring.command_rings.records import Record
 from fiber._ring.mpi.spec import parse_manifest, run_spec
