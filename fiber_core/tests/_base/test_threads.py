@@ -17,7 +17,8 @@ from fiber.executor import Future
 
 threads.TURN = 0.5
 
-def interrupt(main):
+def interrupt(main, begun):
+    begun.wait()
     switches = None
     while switches != (switches := [s for s in open(main) if s.startswith("voluntary_ctxt")]):
         time.sleep(0.05)
@@ -26,7 +27,7 @@ def interrupt(main):
 if __name__ == "__main__":
     process = fiber.Process(target=time.sleep, args=(600,), daemon=True)
     process.start()
-    status = (f"/proc/self/task/{threading.get_native_id()}/status",)
+    status = f"/proc/self/task/{threading.get_native_id()}/status"
     (reader, writer), tasks = fiber.Pipe(), fiber.JoinableQueue()
     tasks.put(1)
     with fiber.Pool(1) as pool, fiber.Manager() as manager:
@@ -38,9 +39,12 @@ if __name__ == "__main__":
             lambda: fiber.Queue().get(timeout=500), Future(None, 0).result,
             Watcher(None).get,
         ):
-            thread = threading.Thread(target=interrupt, args=status)
+            begun = threading.Event()
+            thread = threading.Thread(target=interrupt, args=(status, begun))
             thread.start()
             try:
+                # not before: start() waits, too
+                begun.set()
                 wait()
             except KeyboardInterrupt:
                 print(end="interrupted ")
