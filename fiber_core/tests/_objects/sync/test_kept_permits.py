@@ -454,6 +454,8 @@ def test_an_interrupted_release_can_be_repeated(lock, theirs):
     assert lock.acquire(False, None)
 
 
+# hundreds of forks, one after another
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("event", ["line", "opcode"])
 def test_whoever_is_killed_at_any_place_while_it_held_it_has_noted_that(theirs, event, monkeypatch):
     # it is, in a process that was forked
