@@ -303,8 +303,9 @@ def test_a_process_whose_start_was_interrupted_ends_without_a_word(tmp_path):
             from fiber._agent.supervisor.client import SupervisorClient
 
             def interrupted(*args, submit=SupervisorClient.submit, **kwargs):
-                global pids
-                pids = submit(*args, **kwargs).pids
+                global child
+                # it may have ended by the time that the interrupt is caught
+                child = psutil.Process(*submit(*args, **kwargs).pids)
                 raise KeyboardInterrupt
 
             if __name__ == "__main__":
@@ -312,7 +313,7 @@ def test_a_process_whose_start_was_interrupted_ends_without_a_word(tmp_path):
                 try:
                     fiber.Process(target=time.sleep, args=(100,)).start()
                 except KeyboardInterrupt:
-                    psutil.Process(*pids).wait(50)
+                    child.wait(50)
             """
         )
     )
