@@ -83,7 +83,9 @@ def _check_page(environ: Mapping[str, str], folder: Path, job: str, run: str) ->
             try:
                 urllib.request.urlopen(f"{url}x", timeout=PATIENCE)
             except urllib.error.HTTPError as refused:
-                code = refused.code
+                # it has the answer's body open
+                with refused:
+                    code = refused.code
         finally:
             process.terminate()
     assert code == 403
