@@ -76,6 +76,7 @@ def libraries_of_main(loaded: Mapping[str, object] = sys.modules) -> list[str]:
     """
     if not os.path.isdir(_DESCRIPTORS) or _has_device_open():  # noqa: PTH112 - at each start, perhaps
         return []
+    installed = installed_folders()
     found: dict[str, None] = {}
     seen: set[str] = set()
     waiting = ["__main__"]
@@ -90,7 +91,7 @@ def libraries_of_main(loaded: Mapping[str, object] = sys.modules) -> list[str]:
                 continue
             if is_in_package(file):
                 found[name] = None
-            elif not file.startswith(installed_folders()):
+            elif not file.startswith(installed):
                 waiting.append(name)
     return list(found)
 
