@@ -37,7 +37,12 @@ while [ "$1" != -- ]; do
     mount --rbind "$1" "$root$1"; shift
 done
 shift
-exec chroot "$root" "$@"
+# and as the root of its namespace, which an engine's exec enters anew: after a mere chroot, that
+# finds this machine's files in place of the container's
+pivot_root "$root" "$root/mnt"
+cd /
+umount -l /mnt
+exec "$@"
 """
 
 
