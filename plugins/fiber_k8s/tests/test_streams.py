@@ -1,10 +1,12 @@
 """Streams into hollow pods: programs run by exec, and connections to ports."""
 
 import contextlib
+import fcntl
 import io
 import random
 import secrets
 import socket
+import termios
 import threading
 
 import pytest
@@ -16,6 +18,7 @@ from fiber_k8s.websocket_client import WebSocket
 from k8s_site import set_durations
 from k8s_world import recorded
 from tunnel_world import Echo, TunnelWorld
+from waiting import until
 
 
 def statuses(name):
@@ -168,17 +171,42 @@ def test_a_stream_ends_when_the_server_says_that_it(frames, backend, monkeypatch
         stream.close()
 
 
-def test_what_came_before_the_end_arrives_however_late_it_is_read(backend, monkeypatch):
+#: bytes by which a server closes a stream, and by which it says on its second channel that it has failed
+at_an_end = pytest.mark.parametrize(
+    "end", [b"\x88\x02\x03\xe8", b"\x82\x05\x01lost"], ids=["is closed", "has failed"]
+)
+
+
+@at_an_end
+def test_several_messages_that_come_together_with_the_end_arrive(end, backend, monkeypatch):
     ours, theirs = socket.socketpair()
     monkeypatch.setattr("fiber_k8s.port_forward.open_websocket", lambda *_: WebSocket(ours))
-    # the number of the port, and then frames of 32 KiB of data
-    frames = b"\x82\x03\x00\x50\x00" + 24 * (b"\x82\x7e\x80\x01\x00" + bytes(2**15))
+    # the numbers of the port, first on each channel
+    frames = b"\x82\x03\x00\x50\x00" + b"\x82\x03\x01\x50\x00"
+    frames += b"".join(b"\x82\x02\x00" + bytes([number]) for number in range(5))
+    with theirs, contextlib.closing(PortForwarder(backend._client)) as streams:
+        # they are read at once
+        theirs.sendall(frames + end)
+        stream = streams.open("pod", 80)
+        stream.settimeout(30)
+        found = b"".join(iter(lambda: stream.recv(2**20), b""))
+        stream.close()
+    assert found == bytes(range(5))
+
+
+@at_an_end
+def test_what_came_before_the_end_arrives_however_late_it_is_read(end, backend, monkeypatch):
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr("fiber_k8s.port_forward.open_websocket", lambda *_: WebSocket(ours))
+    # the numbers of the port, and then frames of 32 KiB of data
+    frames = b"\x82\x03\x00\x50\x00" + b"\x82\x03\x01\x50\x00"
+    frames += 24 * (b"\x82\x7e\x80\x01\x00" + bytes(2**15))
     with theirs, contextlib.closing(PortForwarder(backend._client)) as streams:
         stream = streams.open("pod", 80)
         stream.settimeout(30)
-        theirs.sendall(frames + b"\x88\x02\x03\xe8")
-        # the close is answered once all before it was taken in
-        assert theirs.recv(2)
+        theirs.sendall(frames + end)
+        # until all of it was taken in
+        until(lambda: not any(fcntl.ioctl(theirs, termios.TIOCOUTQ, bytes(4))))
         found = b"".join(iter(lambda: stream.recv(2**20), b""))
         stream.close()
     assert found == bytes(24 * 2**15)

@@ -101,6 +101,8 @@ class _Forward:
         self._opened_channels: set[int] = set()
         # True while the WebSocket is not read, for what came has not been passed on
         self._paused = False
+        # True once the server said that the port, or the connection to it, failed
+        self._has_failed = False
         self._ended = False
 
     def begin(self) -> None:
@@ -149,8 +151,13 @@ class _Forward:
         self._local.read(self._websocket.buffered < _MAX_BUFFERED)
 
     @property
+    def _is_over(self) -> bool:
+        """True once the server sends no more data."""
+        return self._has_failed or self._websocket.is_closed
+
+    @property
     def _may_read(self) -> bool:
-        return not self._websocket.is_closed and self._local.waiting < _MAX_BUFFERED
+        return not self._is_over and self._local.waiting < _MAX_BUFFERED
 
     def _send(self, data: bytes) -> None:
         for start in range(0, len(data), _CHUNK):
@@ -160,7 +167,7 @@ class _Forward:
         """Once all that was received is passed on: read what had to wait, or end."""
         if self._local.waiting:
             return
-        if self._websocket.is_closed:
+        if self._is_over:
             self.end()
         elif self._paused:
             # what is in the TLS layer makes no descriptor readable
@@ -172,20 +179,21 @@ class _Forward:
             messages = self._websocket.receive()
             if messages is None:
                 return
-            for message in messages:
-                self._handle_message(message)
-        if self._websocket.is_closed and not self._local.waiting:
+            # at once: the last of them may be the end, which comes when nothing waits any more
+            self._local.write([data for message in messages if (data := self._data_of(message))])
+        if self._is_over and not self._local.waiting:
             self.end()
 
-    def _handle_message(self, body: bytes) -> None:
-        if not body or self._ended:
-            return
+    def _data_of(self, body: bytes) -> bytes:
+        """Return the data in a message; empty where it is about something else."""
+        if not body or self._has_failed:
+            return b""
         channel = body[0]
         if channel not in self._opened_channels:
             self._opened_channels.add(channel)
-        elif channel == _ERROR:
+            return b""
+        if channel == _ERROR:
             words = body[1:].decode("utf-8", "replace")
             log.debug("fiber: the stream into %s: %s", self._pod, words)
-            self.end()
-        elif channel == _DATA:
-            self._local.write([body[1:]])
+            self._has_failed = True
+        return body[1:] if channel == _DATA else b""
