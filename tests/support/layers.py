@@ -15,9 +15,7 @@ import layout
 LAYERS = """
 fiber._version
 fiber._base                 classes of values, entry points, background threads
-fiber.model.resource
 fiber.model.job
-fiber.model.network
 fiber.model.timing
 fiber.exceptions
 fiber.abc                   what plugins subclass

@@ -29,7 +29,7 @@ from fiber._wire.link import Link, socket_for
 from fiber._wire.nng import NngDialer, RawListener
 from fiber._wire.unix import UnixListener
 from fiber.exceptions import PeerLostError, TransportError
-from fiber.model.network import ListenAddress
+from fiber.model.plugin import ListenAddress
 from fiber.model.timing import Timing
 
 #: longest wait in seconds for an event that must come

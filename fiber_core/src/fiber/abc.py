@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     import socket
     from typing import BinaryIO
 
-    from fiber.model.job import Capacity, Check, Job, JobSpec, JobStatus, Reach
-    from fiber.model.resource import Device
+    from fiber.model.job import Capacity, Check, Device, Job, JobSpec, JobStatus, Reach
 
 __all__ = ["API_VERSION", "Backend", "ResourceProvider"]
 

@@ -8,7 +8,7 @@ from types import FunctionType, MethodType
 from typing import Any, TypeVar
 
 from fiber._base import light_values, values
-from fiber.model.resource import ResourceRequest, megabytes
+from fiber.model.job import ResourceRequest, megabytes
 
 __all__ = ["Meta", "get_meta", "meta"]
 

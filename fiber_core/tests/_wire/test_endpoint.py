@@ -12,7 +12,7 @@ from fiber._wire import descriptors
 from fiber._wire.frames import Kind
 from fiber._wire.nng import BACKLOG
 from fiber.exceptions import PeerLostError, TransportError
-from fiber.model.network import ListenAddress
+from fiber.model.plugin import ListenAddress
 from wire_world import (
     TIMEOUT,
     ListeningEndpoint,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fiber._base import values
 from fiber._config.settings import load_config
-from fiber.model.resource import megabytes
+from fiber.model.job import megabytes
 from fiber.model.timing import Durations, Timing
 
 

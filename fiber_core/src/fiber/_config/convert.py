@@ -22,7 +22,7 @@ from fiber._base.log import lazy_logger
 from fiber._config.sources import DEFAULT_SECTION, FileSettings, Origin, OriginKind, RawValue
 from fiber.exceptions import ConfigError
 from fiber.model import BackendInfo
-from fiber.model.resource import megabytes
+from fiber.model.job import megabytes
 
 _TRUE = frozenset({"true", "1", "yes", "on"})
 _FALSE = frozenset({"false", "0", "no", "off"})

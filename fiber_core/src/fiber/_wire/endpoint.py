@@ -19,7 +19,7 @@ from fiber._wire.frames import Kind, Message
 from fiber._wire.handshake import Credentials, Hello, ListenerHandshake
 from fiber._wire.reading import Action, Reading
 from fiber.exceptions import HandshakeError, WireError
-from fiber.model.network import ListenAddress
+from fiber.model.plugin import ListenAddress
 from fiber.model.timing import Timing
 
 __all__ = ["Endpoint", "Listener", "Peer", "Service"]

@@ -1,15 +1,16 @@
 """Frozen values that cross module, package and process borders; no I/O happens here.
 
-``job`` has what a backend is asked for and what it reports, ``resource`` requests and grants of
-devices, ``timing`` the durations of a run, ``network`` what is needed to choose a listening address, ``plugin`` the values that hooks
-return. All are immutable, picklable unless a field says otherwise, and compare by value. Imported by
+``job`` has what a backend is asked for, devices and memory among it, and what it reports, ``timing`` the durations of a run,
+``plugin`` the values that hooks take and return. All are immutable, picklable unless a field says otherwise, and compare by value. Imported by
 every layer above ``_base``, and by plugins; imports only ``_base``.
 """
 
 from fiber.model.job import (
+    Allocation,
     Capabilities,
     Capacity,
     Check,
+    Device,
     Gang,
     Job,
     JobSpec,
@@ -20,11 +21,17 @@ from fiber.model.job import (
     ReachKind,
     Reason,
     ReasonKind,
+    ResourceRequest,
     Volume,
 )
-from fiber.model.network import Interface, ListenAddress, Peers
-from fiber.model.plugin import BackendClaim, BackendContext, BackendInfo
-from fiber.model.resource import Allocation, Device, ResourceRequest
+from fiber.model.plugin import (
+    BackendClaim,
+    BackendContext,
+    BackendInfo,
+    Interface,
+    ListenAddress,
+    Peers,
+)
 from fiber.model.timing import Durations, Timing
 
 __all__ = [

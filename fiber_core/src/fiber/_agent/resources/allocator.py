@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 
 from fiber.exceptions import ResourceError
-from fiber.model.resource import Allocation, Device
+from fiber.model.job import Allocation, Device
 
 
 class Allocator:

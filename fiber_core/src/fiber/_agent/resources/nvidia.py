@@ -21,7 +21,7 @@ from typing import Any
 from fiber._base import values
 from fiber.abc import ResourceProvider
 from fiber.exceptions import ResourceError
-from fiber.model.resource import Device
+from fiber.model.job import Device
 
 
 @values.frozen(kw_only=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from fiber.abc import ResourceProvider
 from fiber.exceptions import ResourceError
-from fiber.model.resource import Device
+from fiber.model.job import Device
 
 _QUOTED = 500
 

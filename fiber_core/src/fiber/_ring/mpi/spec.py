@@ -21,7 +21,7 @@ from fiber._ring.mpi.hosts import MpiHost, expected_hosts
 from fiber._ring.mpi.ranks import Verdict
 from fiber.exceptions import FiberError
 from fiber.model import Capabilities, ResourceRequest, Volume
-from fiber.model.resource import megabytes
+from fiber.model.job import megabytes
 
 #: name of the member agent that runs mpirun
 LAUNCHER = "launcher"
