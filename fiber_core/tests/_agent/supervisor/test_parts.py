@@ -14,10 +14,9 @@ import pytest
 
 from fiber._agent import supervisor
 from fiber._agent.supervisor import kernel, messages, orphans
-from fiber._agent.supervisor.channel import Channel
 from fiber._agent.supervisor.child import spawn
 from fiber._agent.supervisor.descriptors import Descriptors
-from fiber._agent.supervisor.messages import Decoder, encode
+from fiber._agent.supervisor.messages import Channel, Decoder, encode
 from supervised import exit_code_of, is_alive
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and has subreapers")

@@ -11,7 +11,7 @@ and no others; when its process ends, those jobs are killed. The supervisor ends
 request, or, where it is detached, after its last job.
 
 Inside there is one thread, one event loop (:class:`~fiber._base.threads.Loop`) and no lock. ``server`` holds the loop together:
-``channel`` (frames in and out), ``RequestHandler`` (requests), ``jobs`` (the job table, pure) and
+``messages`` (frames in and out), ``RequestHandler`` (requests), ``jobs`` (the job table, pure) and
 ``runner`` (processes, pipes, timers), with ``child`` (fork, and what the child does next),
 ``output``, ``devices``, ``cgroup``, ``journal``, ``interrupts`` (SIGINT to the program's group) and
 ``orphans`` (descendants that left their group). Nothing in the loop blocks except a flush at the

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fiber._agent.supervisor import Inheritance, inherit, kernel
-from fiber._agent.supervisor.attributes import Attributes
 from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.devices import granted_variable
 from fiber._agent.supervisor.jobs import NOT_RUNNABLE, NOT_STARTED
+from fiber._agent.supervisor.messages import Attributes
 from fiber._agent.supervisor.preload import replace_environ
 from fiber._base import values
 from fiber._base.entry_points import load_object

@@ -19,9 +19,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from fiber._agent.supervisor import messages
-from fiber._agent.supervisor.attributes import Attributes
 from fiber._agent.supervisor.kernel import ProcessWatch
-from fiber._agent.supervisor.messages import Decoder, encode
+from fiber._agent.supervisor.messages import Attributes, Decoder, encode
 from fiber._base import values
 from fiber.exceptions import (
     BackendUnavailableError,

@@ -1,4 +1,4 @@
-"""Protocol between a supervisor and its peers: the messages, and how they become frames.
+"""Protocol between a supervisor and its peers: the messages, how they become frames, and the supervisor's end of a channel.
 
 A frame is a 4-byte big-endian length and a pickle. Peers hold inherited descriptors, which proves
 that they belong, so pickles are read; still only Fiber's own classes are made from them, for a
@@ -8,17 +8,95 @@ inside messages of :mod:`fiber._wire`.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import io
+import os
 import pickle
+import resource
+import select
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fiber._agent.supervisor.attributes import Attributes
+from fiber._agent.supervisor.jobs import Owner
 from fiber._base import values
+from fiber._base.sockets import Buffered
+from fiber._base.threads import Loop
+from fiber._wire.descriptors import borrowed_socket
 from fiber.exceptions import WireError
 from fiber.model import Device, JobSpec, JobStatus, Timing
+
+if TYPE_CHECKING:
+    from fiber._agent.supervisor.descriptors import Descriptors
+
+# one of them has two names
+_LIMITS: tuple[int, ...] = tuple(
+    {value for name, value in vars(resource).items() if name.startswith("RLIMIT_")}
+)
+
+
+@values.frozen
+class Attributes:
+    """Attributes of a process that its children inherit, of its main thread where threads have some of their own.
+
+    A process that its supervisor forks has the supervisor's, which are those of the program some time ago. So a
+    submission brings them, as it brings environment and working directory.
+    """
+
+    #: bits that new files do not get; None where that cannot be read
+    umask: int | None
+    #: from -20, the highest priority, to 19
+    nice: int
+    #: the CPUs it may use; none where the system has no such thing
+    cpus: tuple[int, ...]
+    #: number, soft and hard value of each limit
+    limits: tuple[tuple[int, int, int], ...]
+
+    @classmethod
+    def mine(cls) -> Attributes:
+        """Those of this process."""
+        pid = os.getpid()
+        return cls(
+            umask=_umask(),
+            nice=os.getpriority(os.PRIO_PROCESS, pid),
+            cpus=_cpus(pid),
+            limits=tuple((which, *resource.getrlimit(which)) for which in _LIMITS),
+        )
+
+    def adopt(self) -> None:
+        """Make them this process's; one that the system does not allow it stays as it is."""
+        if self.umask is not None:
+            os.umask(self.umask)
+        if os.getpriority(os.PRIO_PROCESS, 0) != self.nice:
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, 0, self.nice)
+        if hasattr(os, "sched_setaffinity") and self.cpus != _cpus(0):
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, self.cpus)
+        for which, soft, hard in self.limits:
+            if resource.getrlimit(which) != (soft, hard):
+                with contextlib.suppress(OSError, ValueError):
+                    resource.setrlimit(which, (soft, hard))
+
+
+def _cpus(pid: int) -> tuple[int, ...]:
+    return tuple(os.sched_getaffinity(pid)) if hasattr(os, "sched_getaffinity") else ()
+
+
+def _umask() -> int | None:
+    # to ask by os.umask() is to change it for the other threads meanwhile
+    try:
+        descriptor = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        status = os.read(descriptor, 4096)
+    finally:
+        os.close(descriptor)
+    _, found, rest = status.partition(b"\nUmask:")
+    return int(rest.split(None, 1)[0], 8) if found else None
+
 
 #: bytes of payload that a frame can have; what a job is given at its start travels in one
 MAX_FRAME = 1 << 30
@@ -419,3 +497,101 @@ class SecondsLeft:
 @values.frozen
 class Exiting:
     """Last message of a supervisor that ends by itself; pending requests were not carried out."""
+
+
+class Channel:
+    """Reads messages as they come and queues those that the peer has not taken yet; agents of backends have messages of their own.
+
+    Args:
+        descriptor: the socket, owned by ``descriptors``.
+        owner: the process at the other end; None for the master.
+        loop: event loop that watches the socket.
+        descriptors: owner of the socket.
+        on_message: called with the channel and each message.
+        on_end: called once when the peer has closed its end, with "", or sent what
+            cannot be decoded, with the error.
+        on_room: called whenever the peer has taken some of what waits.
+        encode: makes a frame of a message.
+        decoder: makes messages of frames.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        *,
+        owner: Owner,
+        loop: Loop,
+        descriptors: Descriptors,
+        on_message: Callable[[Channel, Any], None],
+        on_end: Callable[[Channel, str], None] = lambda *_: None,
+        on_room: Callable[[], None] = lambda: None,
+        encode: Callable[[Any], bytes] = encode,
+        decoder: Decoder | None = None,
+    ) -> None:
+        self.owner = owner
+        self._descriptor = descriptor
+        self._descriptors = descriptors
+        self._on_message = on_message
+        self._on_end = on_end
+        self._encode = encode
+        self._decoder = decoder or Decoder()
+        self._open = True
+        self._stream = Buffered(
+            loop,
+            borrowed_socket(descriptor),
+            on_data=self._receive,
+            on_end=lambda _: self._end(""),
+            on_room=on_room,
+        )
+
+    @property
+    def is_open(self) -> bool:
+        """False once either end was closed."""
+        return self._open
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that the peer has not taken yet."""
+        return self._stream.waiting
+
+    @property
+    def is_idle(self) -> bool:
+        """True where nothing is half read and nothing waits to be read or written."""
+        self._stream.receive()
+        return not (self._stream.waiting or self._decoder.pending)
+
+    def send(self, *messages: object) -> None:
+        """Queue messages; they are dropped where the peer has gone."""
+        if self._open and messages:
+            self._stream.write([self._encode(message) for message in messages])
+
+    def close(self) -> None:
+        """Close this end. Idempotent."""
+        if self._open:
+            self._open = False
+            self._descriptors.release(self._descriptor)
+            self._stream.close()
+
+    def flush(self, timeout: float) -> None:
+        """Write what is queued; give up when the peer takes nothing for ``timeout`` seconds."""
+        poll = select.poll()
+        while self._open and self._stream.waiting:
+            poll.register(self._descriptor, select.POLLOUT)
+            if not poll.poll(timeout * 1000):
+                return
+            self._stream.flush()
+
+    def _receive(self, data: bytes) -> None:
+        self._decoder.feed(data)
+        try:
+            for message in self._decoder.messages():
+                self._on_message(self, message)
+                if not self._open:
+                    return
+        except WireError as error:
+            self._end(str(error))
+
+    def _end(self, reason: str) -> None:
+        if self._open:
+            self.close()
+            self._on_end(self, reason)

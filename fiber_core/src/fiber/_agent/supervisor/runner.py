@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from fiber._agent import notes
 from fiber._agent.supervisor import orphans
-from fiber._agent.supervisor.attributes import Attributes
 from fiber._agent.supervisor.child import ChildPlan, Spawned, forks_entries, spawn
 from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.devices import Grant
@@ -29,7 +28,7 @@ from fiber._agent.supervisor.jobs import (
     report_exit,
 )
 from fiber._agent.supervisor.journal import Journal
-from fiber._agent.supervisor.messages import SupervisorOptions
+from fiber._agent.supervisor.messages import Attributes, SupervisorOptions
 from fiber._agent.supervisor.output import LineTail, LogFile, OutputRelay, OutputTarget
 from fiber._base import values
 from fiber._base.threads import Loop, Timer

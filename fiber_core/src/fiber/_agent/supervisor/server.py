@@ -17,14 +17,13 @@ from typing import NoReturn, TypeVar
 
 from fiber._agent import rundir
 from fiber._agent.supervisor import kernel, messages, orphans
-from fiber._agent.supervisor.channel import Channel
 from fiber._agent.supervisor.child import InChild, become, environment
 from fiber._agent.supervisor.descriptors import Descriptors, raise_descriptor_limit
 from fiber._agent.supervisor.devices import DeviceQueue, HostAccount
 from fiber._agent.supervisor.interrupts import Interrupts
 from fiber._agent.supervisor.jobs import JobEntry, JobTable, Owner
 from fiber._agent.supervisor.journal import Journal, read_ids
-from fiber._agent.supervisor.messages import HEADER, Decoder, SupervisorOptions
+from fiber._agent.supervisor.messages import HEADER, Channel, Decoder, SupervisorOptions
 from fiber._agent.supervisor.orphans import DETACHED_TITLE, SUPERVISOR_TITLE
 from fiber._agent.supervisor.output import Sink
 from fiber._agent.supervisor.preload import preload

@@ -20,12 +20,11 @@ from collections.abc import Callable
 from typing import Any
 
 from fiber._agent.lease import LeaseTable
-from fiber._agent.supervisor.channel import Channel
 from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.jobs import ExitReport, JobEntry, JobTable, not_started
 from fiber._agent.supervisor.journal import JournaledJob
 from fiber._agent.supervisor.kernel import adopt_orphans
-from fiber._agent.supervisor.messages import SupervisorOptions
+from fiber._agent.supervisor.messages import Channel, SupervisorOptions
 from fiber._agent.supervisor.runner import JobRunner, Launch
 from fiber._base import values
 from fiber._base.sockets import accept_on

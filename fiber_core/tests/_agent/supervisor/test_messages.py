@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fiber._agent.supervisor import messages
-from fiber._agent.supervisor import messages as protocol
 from fiber.exceptions import WireError
 from fiber.model import (
     JobSpec,
@@ -47,15 +46,15 @@ MESSAGES = [
 
 
 def decoded(data):
-    decoder = protocol.Decoder()
+    decoder = messages.Decoder()
     decoder.feed(data)
     return list(decoder.messages())
 
 
 @given(st.lists(st.integers(1, 200), max_size=40))
 def test_pieces_of_any_size_make_the_same_messages(sizes):
-    data = b"".join(map(protocol.encode, MESSAGES))
-    decoder = protocol.Decoder()
+    data = b"".join(map(messages.encode, MESSAGES))
+    decoder = messages.Decoder()
     found = []
     for size in [*sizes, len(data)]:
         decoder.feed(data[:size])
@@ -71,7 +70,7 @@ def test_a_value_that_is_not_fibers_is_refused_by_the_sender():
     message = messages.Signal(number=1, job_id="a", process=0, signum=signal.SIGKILL)
 
     with pytest.raises(WireError, match=r"Signal .* cannot be pickled: .*SIGKILL.* no plain value"):
-        protocol.encode(message)
+        messages.encode(message)
 
 
 @pytest.mark.parametrize("value", [object(), 1j, range(3), print, int, Path("/"), lambda: None])
@@ -79,7 +78,7 @@ def test_what_would_not_be_read_is_not_sent(value):
     spec = attrs.evolve(SPEC, labels={"a": value})
 
     with pytest.raises(WireError, match="cannot be pickled"):
-        protocol.encode(messages.Submit(number=1, spec=spec, environ={}, cwd="/"))
+        messages.encode(messages.Submit(number=1, spec=spec, environ={}, cwd="/"))
 
 
 class Evil:
@@ -103,23 +102,23 @@ class Evil:
 )
 def test_nothing_but_values_of_ours_is_made_of_a_frame(payload, capsys):
     with pytest.raises(WireError, match="cannot be read"):
-        decoded(protocol.HEADER.pack(len(payload)) + payload)
+        decoded(messages.HEADER.pack(len(payload)) + payload)
     assert capsys.readouterr().out == ""
 
 
 def test_members_of_enums_are_read_as_every_python_writes_them():
     payload = b"cbuiltins\ngetattr\n(cfiber.model.job\nJobState\nVFAILED\ntR."
 
-    assert decoded(protocol.HEADER.pack(len(payload)) + payload) == [JobState.FAILED]
+    assert decoded(messages.HEADER.pack(len(payload)) + payload) == [JobState.FAILED]
 
 
 def test_a_frame_that_is_too_large_is_an_error_at_once_with_what_to_do(monkeypatch):
     with pytest.raises(WireError, match="announces"):
-        decoded(protocol.HEADER.pack(protocol.MAX_FRAME + 1))
-    monkeypatch.setattr(protocol, "MAX_FRAME", 100)
+        decoded(messages.HEADER.pack(messages.MAX_FRAME + 1))
+    monkeypatch.setattr(messages, "MAX_FRAME", 100)
 
     with pytest.raises(WireError, match=r"Submit of \d+ bytes .* queue or a pipe"):
-        protocol.encode(MESSAGES[0])
+        messages.encode(MESSAGES[0])
 
 
 def test_secrets_are_in_no_repr():
