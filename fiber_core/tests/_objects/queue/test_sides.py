@@ -311,6 +311,8 @@ def test_what_has_come_from_an_owner_that_was_lost_since_is_handed_out(owner, ot
     other.reactor.call_soon(lambda: holding.set() or go.wait(TIMEOUT))
     assert holding.wait(TIMEOUT)
     put(made, b"1")
+    # a thread of nng's sends it
+    assert readable(*theirs.client._link.fds)
     monkeypatch.setattr(theirs, "cast", Mock(side_effect=PeerLostError("gone")))
     reader._send(lambda: b"what was handed out")
     assert reader._error is None
