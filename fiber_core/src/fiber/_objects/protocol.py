@@ -9,10 +9,10 @@ up to which the reader has handed them to its user; ``GIVE_BACK`` gives back tho
 and up to the second. The first ``ITEMS`` answer a ``REQUEST``, unless they are marked as kept: then
 later items are sent as they come, up to the number asked for.
 
-A writer sends ``PUT`` while fewer than ``WINDOW`` batches are not acknowledged by ``TAKEN``; in a pipe,
-whose messages are often answered one by one, ``SMALL_WINDOW`` of up to ``SMALL_BYTES`` in all. Where
-the number of items is limited it makes an ``OFFER`` first, whose answer is the number that it may
-``PUT`` from then on.
+A writer sends ``PUT`` while fewer than ``WINDOW`` batches are not acknowledged by ``TAKEN``, or
+``SMALL_WINDOW`` of up to ``SMALL_BYTES`` in all: items are often answered one by one, and who waits for an
+answer is not to be sent an acknowledgement before it. Where the number of items is limited the writer makes
+an ``OFFER`` first, whose answer is the number that it may ``PUT`` from then on.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Outcome(enum.IntEnum):
 #: most batches without acknowledgement, and after how many the owner acknowledges
 WINDOW = 8
 TAKEN_AFTER = 4
-#: the same in a pipe while they have fewer bytes
+#: the same while they have fewer bytes
 SMALL_WINDOW = 64
 SMALL_TAKEN_AFTER = 32
 SMALL_BYTES = 64 * 2**10

@@ -137,6 +137,25 @@ def test_small_messages_of_a_pipe_are_acknowledged_and_asked_for_seldom(owner, o
     assert answered.count(Notice.TAKEN) == 0
 
 
+def test_small_items_there_and_back_between_two_processes_are_acknowledged_seldom(
+    owner, other, third, monkeypatch
+):
+    given, returned = owner.queue(), owner.queue()
+    sides = [[node.remote(queue) for queue in (given, returned)] for node in (other, third)]
+    (asks, gets_back), (gets, gives_back) = sides
+    answered, send = [], Peer.send
+    monkeypatch.setattr(
+        Peer, "send", lambda *it, **named: (answered.append(it[4][0][0]), send(*it, **named))
+    )
+    for number in numbers(20):
+        put(asks, number)
+        put(gives_back, take(gets))
+        assert take(gets_back) == number
+    assert answered.count(Notice.ITEMS) == 40
+    # each is about another queue than the one at which its process waits
+    assert answered.count(Notice.TAKEN) == 0
+
+
 def test_a_ready_fd_is_closed_with_the_last_handle(owner):
     mine = owner.pipe()
     ready_fd = mine.reader(0).ready_fd()

@@ -599,7 +599,7 @@ class Channel(OwnedObject):
         counts = self._counts.get(writer) or self._counts.setdefault(writer, [0, 0, 0])
         counts[0] += 1
         counts[2] += size
-        is_small = self.shape.ends > 1 and counts[2] < protocol.SMALL_BYTES // 2
+        is_small = counts[2] < protocol.SMALL_BYTES // 2
         after = protocol.SMALL_TAKEN_AFTER if is_small else protocol.TAKEN_AFTER
         if counts[0] - counts[1] >= after and writer not in self._acknowledging:
             # in this order: a thread of the user's, which counts too, may be interrupted in between

@@ -75,8 +75,6 @@ class RemoteWriter:
         # bytes of each that was not, and their sum
         self._sizes: deque[int] = deque()
         self._bytes_in_transit = 0
-        is_pipe = remote.shape.ends > 1
-        self._small_window = protocol.SMALL_WINDOW if is_pipe else WINDOW
         self._sent_at = 0.0
         # items that may be sent without an offer, where there is a maxsize
         self._credit = 0
@@ -199,7 +197,8 @@ class RemoteWriter:
         if self._has_memory:
             return False
         has_room = (
-            len(self._sizes) < self._small_window and self._bytes_in_transit < protocol.SMALL_BYTES
+            len(self._sizes) < protocol.SMALL_WINDOW
+            and self._bytes_in_transit < protocol.SMALL_BYTES
         )
         if not has_room and self._is_window_full:
             return False
@@ -220,7 +219,7 @@ class RemoteWriter:
     def _is_window_full(self) -> bool:
         count = len(self._sizes)
         return count >= WINDOW and (
-            count >= self._small_window or self._bytes_in_transit >= protocol.SMALL_BYTES
+            count >= protocol.SMALL_WINDOW or self._bytes_in_transit >= protocol.SMALL_BYTES
         )
 
     @property
