@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fiber._agent.notes import Notes
+from fiber._agent.rundir import Notes
 
 PATIENCE = 60
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fiber._agent import notes
-from fiber._agent.notes import Notes, collect
+from fiber._agent import rundir
+from fiber._agent.rundir import Notes, collect_notes
 
 
 def test_what_was_noted_is_collected_once(tmp_path):
@@ -16,13 +16,13 @@ def test_what_was_noted_is_collected_once(tmp_path):
     mine.page[first] = 1
     mine.free(first)
 
-    assert collect(str(tmp_path), os.getpid()) == bytes([0, 5])
-    assert collect(str(tmp_path), os.getpid()) is None
+    assert collect_notes(str(tmp_path), os.getpid()) == bytes([0, 5])
+    assert collect_notes(str(tmp_path), os.getpid()) is None
     assert list(tmp_path.iterdir()) == []
 
 
 def test_slots_are_used_again_late_and_there_may_be_none(monkeypatch):
-    monkeypatch.setattr(notes, "SLOTS", 3)
+    monkeypatch.setattr(rundir, "SLOTS", 3)
     mine = Notes(None)
     assert [mine.take() for _ in range(2)] == [0, 1]
     mine.free(0)
@@ -34,4 +34,4 @@ def test_slots_are_used_again_late_and_there_may_be_none(monkeypatch):
 def test_what_is_no_page_is_not_waited_for(tmp_path: Path, make):
     make(tmp_path / "1.notes")
 
-    assert not collect(str(tmp_path), 1)
+    assert not collect_notes(str(tmp_path), 1)

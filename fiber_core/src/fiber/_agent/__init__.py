@@ -26,6 +26,6 @@ supervisors and receives their reports; ``_runtime.bootstrap`` is the first code
 The package calls ``_wire`` and ``_tunnel`` for the connection to the parent, and nothing above it.
 
 Modules: ``instructions`` (what a new process gets to know; where it reads that is
-:mod:`fiber.backend_parts.private`), ``lease`` (who is silent for too long), ``rundir`` (the run's folder), ``notes`` (what is
-left of a process that was killed), ``resources`` (devices), ``supervisor``, ``job``.
+:mod:`fiber.backend_parts.private`), ``lease`` (who is silent for too long), ``rundir`` (the run's folder, and
+what is left of a process that was killed), ``resources`` (devices), ``supervisor``, ``job``.
 """

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fiber._agent.notes import Notes
+from fiber._agent.rundir import Notes
 from fiber._base import values
 from fiber._base.entry_points import load_object
 from fiber._base.threads import Deadline, SerialExecutor, turn

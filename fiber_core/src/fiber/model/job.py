@@ -256,7 +256,7 @@ class ProcessStatus:
     log_tail: tuple[str, ...] = ()
     #: most resident memory it had, in bytes
     peak_memory: int | None = None
-    #: with a terminal state: what it noted for its parent, see ``fiber._agent.notes``; None where that is
+    #: with a terminal state: what it noted for its parent, see ``fiber._agent.rundir``; None where that is
     #: not known
     noted: bytes | None = None
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dying import killed_at
-from fiber._agent.notes import collect
+from fiber._agent.rundir import collect_notes
 from fiber._base import values
 from fiber._objects.address import Kind
 from fiber._objects.sync import semaphore
@@ -490,7 +490,7 @@ def test_whoever_is_killed_at_any_place_while_it_held_it_has_noted_that(theirs, 
 
 def report(child, folder, noted=None):
     """Report the end of a keeper as its supervisor does."""
-    found = collect(str(folder), os.getpid()) if noted is None else noted
+    found = collect_notes(str(folder), os.getpid()) if noted is None else noted
     process = ProcessStatus(index=0, state=JobState.FAILED, noted=found)
     child.note_report(JobStatus(state=JobState.FAILED, processes=(process,)))
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from fiber._agent import notes
+from fiber._agent.rundir import collect_notes
 from fiber._agent.supervisor import orphans
 from fiber._agent.supervisor.child import ChildPlan, Spawned, forks_entries, spawn
 from fiber._agent.supervisor.descriptors import Descriptors
@@ -572,7 +572,7 @@ class JobRunner:
             report,
             log_tail=process.tail.lines(),
             peak_memory=event.peak_memory,
-            noted=notes.collect(self._options.run_directory, event.pid),
+            noted=collect_notes(self._options.run_directory, event.pid),
         )
         self._on_process_end((entry.id, index))
         status = self._table.status(entry.id)

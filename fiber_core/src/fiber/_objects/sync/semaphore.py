@@ -13,7 +13,7 @@ have one. ``OwnedSemaphore`` serves the threads of the owner without any message
 The permit of a lock can be *kept*: a process that alone has acquired it again and again is told to keep
 it, and acquires and releases it by itself, without a message, until the owner recalls it. Events that
 depend on whether the lock is free wait meanwhile for the keeper's answer. The keeper notes in a page,
-which its supervisor reads should it die, whether it holds the lock (:mod:`fiber._agent.notes`).
+which its supervisor reads should it die, whether it holds the lock (:mod:`fiber._agent.rundir`).
 """
 
 from __future__ import annotations
