@@ -17,7 +17,7 @@ class TestFakeProvider(ResourceProviderConformance):
         return FakeProvider(3)
 
     def test_its_probe_finds_its_count(self, provider):
-        from fiber._agent.resources.probe import probe
+        from fiber._agent.resources import probe
 
         assert probe(provider) == tuple(
             Device(kind="fake", id=f"F-{n}", index=n, name="Fake") for n in range(3)

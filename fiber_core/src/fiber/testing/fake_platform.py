@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from fiber._agent.resources.allocator import Allocator
+from fiber._agent.resources import Allocator
 from fiber.exceptions import BackendUnavailableError, ResourceError, SubmitError, UnknownJobError
 from fiber.model import (
     Allocation,

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 import pytest
 
-from fiber._agent.resources.probe import probe_argv
+from fiber._agent.resources import probe_argv
 from fiber._plugins.manager import load_plugins
 from fiber.abc import Backend, ResourceProvider
 from fiber.model import BackendContext, BackendInfo, Volume

@@ -1,6 +1,6 @@
 import pytest
 
-from fiber._agent.resources.allocator import Allocator
+from fiber._agent.resources import Allocator
 from fiber.exceptions import ResourceError
 from fiber.model import Allocation, Device
 

@@ -10,9 +10,8 @@ from unittest.mock import Mock
 import attrs
 import pytest
 
-from fiber._agent.resources import nvidia
+from fiber._agent.resources import nvidia, probe
 from fiber._agent.resources.nvidia import Gpu, NvidiaProvider, visible
-from fiber._agent.resources.probe import probe
 from fiber.exceptions import ResourceError
 from fiber.model import Device
 

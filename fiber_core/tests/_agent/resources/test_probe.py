@@ -4,7 +4,7 @@ import sys
 import attrs
 import pytest
 
-from fiber._agent.resources.probe import check_devices, probe, probe_argv
+from fiber._agent.resources import check_devices, probe, probe_argv
 from fiber.exceptions import ResourceError
 from fiber.model import Device
 from fiber.testing import FakeProvider

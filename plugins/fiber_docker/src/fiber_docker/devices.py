@@ -8,8 +8,7 @@ from typing import Any
 
 import attrs
 
-from fiber._agent.resources.allocator import Allocator
-from fiber._agent.resources.probe import probe_argv, provider_of, read_answer
+from fiber._agent.resources import Allocator, probe_argv, provider_of, read_answer
 from fiber.abc import ResourceProvider
 from fiber.exceptions import BackendError, ResourceError
 from fiber.model import Device, ResourceRequest

@@ -60,7 +60,7 @@ class HostDevices:
         Raises:
             ResourceError: no provider of that kind is installed, or its probe failed.
         """
-        from fiber._agent.resources.probe import probe, provider_of
+        from fiber._agent.resources import probe, provider_of
 
         provider = provider_of(kind, self._providers)
         with self._lock:

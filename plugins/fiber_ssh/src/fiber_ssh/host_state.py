@@ -17,8 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fiber._agent.lease import LeaseTable
-from fiber._agent.resources.allocator import Allocator
-from fiber._agent.resources.probe import probe_argv, provider_of, read_answer
+from fiber._agent.resources import Allocator, probe_argv, provider_of, read_answer
 from fiber._base.threads import CallbackThread
 from fiber.abc import ResourceProvider
 from fiber.backend_parts.threads import Timers, run_at_once

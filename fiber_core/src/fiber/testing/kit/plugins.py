@@ -19,7 +19,7 @@ from types import MappingProxyType, ModuleType
 import attrs
 import pytest
 
-from fiber._agent.resources.probe import probe
+from fiber._agent.resources import probe
 from fiber._config.convert import build, convert, settings_of
 from fiber._plugins.manager import Plugins, Source, load_plugins
 from fiber.abc import API_VERSION, ResourceProvider
