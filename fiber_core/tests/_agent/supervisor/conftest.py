@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.journal import Journal
 from fiber._base.threads import Loop
+from fiber._wire.descriptors import Descriptors
 from making import making
 from supervised import Supervised
 

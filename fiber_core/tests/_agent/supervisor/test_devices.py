@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.devices import DeviceQueue, HostAccount, granted_variable
+from fiber._wire.descriptors import Descriptors
 from fiber.exceptions import ResourceError
 from fiber.model import Device
 

@@ -15,8 +15,8 @@ import pytest
 from fiber._agent import supervisor
 from fiber._agent.supervisor import kernel, messages, orphans
 from fiber._agent.supervisor.child import spawn
-from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.messages import Channel, Decoder, encode
+from fiber._wire.descriptors import Descriptors
 from supervised import exit_code_of, is_alive
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and has subreapers")

@@ -16,11 +16,11 @@ from collections.abc import Callable
 
 from fiber._agent.instructions import connect_to_any
 from fiber._agent.supervisor import messages
-from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.messages import Decoder, encode
 from fiber._agent.supervisor.output import LinePrefix, Sink
 from fiber._base import values
 from fiber._base.threads import Loop, drained, wake, wake_pipe
+from fiber._wire.descriptors import Descriptors
 from fiber._wire.frames import Kind
 from fiber._wire.link import Link
 from fiber.exceptions import HandshakeError, TransportError, WireError

@@ -45,11 +45,6 @@ from fiber._agent.lease import LeaseTable
 from fiber._agent.supervisor import kernel, messages, orphans
 from fiber._agent.supervisor.cgroup import JobConfiner
 from fiber._agent.supervisor.child import InChild, become, environment
-from fiber._agent.supervisor.descriptors import (
-    Descriptors,
-    fill_standard_descriptors,
-    raise_descriptor_limit,
-)
 from fiber._agent.supervisor.jobs import JobEntry, JobTable
 from fiber._agent.supervisor.journal import Journal
 from fiber._agent.supervisor.messages import SupervisorOptions
@@ -58,6 +53,11 @@ from fiber._agent.supervisor.runner import JobRunner, Launch
 from fiber._base import entry_points, values
 from fiber._base.threads import Loop, drained, wake
 from fiber._tunnel import is_route
+from fiber._wire.descriptors import (
+    Descriptors,
+    fill_standard_descriptors,
+    raise_descriptor_limit,
+)
 from fiber._wire.handshake import Hello
 from fiber._wire.link import Link
 from fiber.backend_parts import liveness

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fiber._agent.supervisor import Inheritance, inherit, kernel
-from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.devices import granted_variable
 from fiber._agent.supervisor.jobs import NOT_RUNNABLE, NOT_STARTED
 from fiber._agent.supervisor.messages import Attributes
 from fiber._agent.supervisor.preload import replace_environ
 from fiber._base import values
 from fiber._base.entry_points import load_object
+from fiber._wire.descriptors import Descriptors
 from fiber.model import JobSpec
 
 #: variables with the number of threads that numerical libraries use

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import quote, unquote
 
 from fiber._agent.resources import Allocator
-from fiber._agent.supervisor.descriptors import Descriptors
+from fiber._wire.descriptors import Descriptors
 from fiber.backend_parts.liveness import lock
 from fiber.model import Allocation, Device
 

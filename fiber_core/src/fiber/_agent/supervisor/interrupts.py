@@ -20,11 +20,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fiber._agent.supervisor import kernel
-from fiber._agent.supervisor.descriptors import fill_standard_descriptors
+from fiber._wire.descriptors import fill_standard_descriptors
 
 if TYPE_CHECKING:
-    from fiber._agent.supervisor.descriptors import Descriptors
     from fiber._base.threads import Loop, Timer
+    from fiber._wire.descriptors import Descriptors
 
 #: name of the process in the group, as the system shows it
 _TITLE = "fiber-interrupt"

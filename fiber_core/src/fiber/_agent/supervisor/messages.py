@@ -28,7 +28,7 @@ from fiber.exceptions import WireError
 from fiber.model import Device, JobSpec, JobStatus, Timing
 
 if TYPE_CHECKING:
-    from fiber._agent.supervisor.descriptors import Descriptors
+    from fiber._wire.descriptors import Descriptors
 
 # one of them has two names
 _LIMITS: tuple[int, ...] = tuple(

@@ -17,9 +17,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._base.threads import Loop, Timer
-from fiber._wire.descriptors import borrowed_socket
+from fiber._wire.descriptors import Descriptors, borrowed_socket
 
 #: bytes in one write: a pipe that polls as writable takes this many without blocking
 _PIECE = 4096

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from fiber._agent.rundir import collect_notes
 from fiber._agent.supervisor import orphans
 from fiber._agent.supervisor.child import ChildPlan, Spawned, forks_entries, spawn
-from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.devices import Grant
 from fiber._agent.supervisor.jobs import (
     ExitReport,
@@ -32,6 +31,7 @@ from fiber._agent.supervisor.messages import Attributes, SupervisorOptions
 from fiber._agent.supervisor.output import LineTail, LogFile, OutputRelay, OutputTarget
 from fiber._base import values
 from fiber._base.threads import Loop, Timer
+from fiber._wire.descriptors import Descriptors
 from fiber.model import JobSpec
 
 if TYPE_CHECKING:

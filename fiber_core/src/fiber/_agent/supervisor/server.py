@@ -18,7 +18,6 @@ from typing import NoReturn, TypeVar
 from fiber._agent import rundir
 from fiber._agent.supervisor import kernel, messages, orphans
 from fiber._agent.supervisor.child import InChild, become, environment
-from fiber._agent.supervisor.descriptors import Descriptors, raise_descriptor_limit
 from fiber._agent.supervisor.devices import DeviceQueue, HostAccount
 from fiber._agent.supervisor.interrupts import Interrupts
 from fiber._agent.supervisor.jobs import JobEntry, JobTable, Owner
@@ -30,6 +29,7 @@ from fiber._agent.supervisor.preload import preload
 from fiber._agent.supervisor.runner import JobRunner, Launch
 from fiber._base import values
 from fiber._base.threads import Loop, Timer
+from fiber._wire.descriptors import Descriptors, raise_descriptor_limit
 from fiber.exceptions import ResourceError, WireError
 from fiber.model import Allocation
 

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from typing import Any
 
 from fiber._agent.lease import LeaseTable
-from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.jobs import ExitReport, JobEntry, JobTable, not_started
 from fiber._agent.supervisor.journal import JournaledJob
 from fiber._agent.supervisor.kernel import adopt_orphans
@@ -29,6 +28,7 @@ from fiber._agent.supervisor.runner import JobRunner, Launch
 from fiber._base import values
 from fiber._base.sockets import accept_on
 from fiber._base.threads import Loop
+from fiber._wire.descriptors import Descriptors
 from fiber.backend_parts.liveness import Owner
 from fiber.model import JobSpec, JobState, Reason, ReasonKind
 from fiber.model.timing import Timing

@@ -14,10 +14,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.journal import Journal, JournaledJob, lost_process, read_journal
 from fiber._agent.supervisor.output import LogFile
 from fiber._base import values
+from fiber._wire.descriptors import Descriptors
 from fiber.model import JobSpec, ProcessStatus
 from fiber_ssh.remote.kernel import MARK, complain, kill_marked
 
