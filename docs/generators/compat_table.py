@@ -49,7 +49,6 @@ _HOLDER = (
 _PERMITS = f"{_CLASS}; with `recover=True` the permits of dead holders come back"
 _PROGRESS = "`progress=True` shows the progress, see [](../guides/watching.md)"
 _CTX = "`ctx` may be omitted; works between machines"
-_DESCRIPTORS = "a file descriptor is meaningless on another machine"
 _TRUST = (
     "uses TLS between hosts; nothing is unpickled from a peer that has not proved that it knows the "
     "key, and without an authkey only processes of the run can connect: see [](../guides/two-programs.md)"
@@ -217,13 +216,6 @@ TABLE: dict[str, Deviation] = {
     # -- process
     **_internal("process", "ORIGINAL_DIR"),
     # -- reduction
-    **_internal(
-        "reduction", "ACKNOWLEDGE DupFd recv_handle recvfds send_handle sendfds", _DESCRIPTORS
-    ),
-    **_internal(
-        "reduction.AbstractReducer", "DupFd recv_handle recvfds send_handle sendfds", _DESCRIPTORS
-    ),
-    "reduction.HAVE_SEND_HANDLE": different(f"False: {_DESCRIPTORS}"),
     "reduction.ForkingPickler": different(
         "`register` is `copyreg.pickle` and applies wherever Fiber pickles. What libraries have "
         "registered with the stdlib's class only applies to the stdlib, except for torch's tensors "

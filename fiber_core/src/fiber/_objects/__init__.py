@@ -36,7 +36,7 @@ calls ``_wire`` for connections, ``_runtime`` for the process, and little of ``_
 - ``store``: registry of one process. ``handle``: base of the users' objects, and pickling of items.
 - ``owned_object``, ``remote_object``: bases of the two sides. ``owner_connection``: connection of
   this process to an owner.
-- ``sockets``: those of the program.
+- ``descriptors``: those of the program, and its sockets.
 - ``protocol``: messages. ``waiting``: waiting threads of the owner.
 - ``auth_domain``, ``auth_listener``, ``listener_addresses``: processes of other programs. ``auth_domain`` is
   apart from ``store`` so that credentials and endpoints are in one place.

@@ -51,7 +51,7 @@ class Kind(enum.IntEnum):
     WRITING_SOCKET = 17
     #: both ends of a pipe between processes of one host: what all write and all read
     SOCKET_QUEUE = 18
-    #: a socket of the program, for processes of one host
+    #: a descriptor of the program, for processes of one host
     DESCRIPTOR = 19
 
 
@@ -63,7 +63,7 @@ _USER_NAMES = {
     Kind.REFERENT: "managed object",
     Kind.BLOCK: "shared value",
     Kind.STORAGE: "tensor in shared memory",
-    Kind.DESCRIPTOR: "socket",
+    Kind.DESCRIPTOR: "descriptor",
 }
 
 

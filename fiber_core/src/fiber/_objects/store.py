@@ -281,7 +281,7 @@ class Store:
         Raises:
             PeerLostError: it belonged to this process and exists no more.
         """
-        fetching = "pipe.end" if address.kind in SOCKETS else "sockets"
+        fetching = "pipe.end" if address.kind in SOCKETS else "descriptors"
         is_fetched = address.kind in SOCKETS or address.kind is Kind.DESCRIPTOR
         if is_fetched and not self._is_own(address.ident):
             # nothing in common with its process but the kernel's object

@@ -86,7 +86,7 @@ def _register_sockets() -> bool:
 
 def _reduce_socket(sock: Any) -> Any:
     # likewise
-    return load_object("fiber._objects.sockets:reduce")(sock)
+    return load_object("fiber._objects.descriptors:reduce_socket")(sock)
 
 
 codec.register_when_imported("torch", _register_tensors)

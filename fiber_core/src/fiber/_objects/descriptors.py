@@ -1,7 +1,7 @@
-"""Sockets of the program as arguments and in queues: their descriptors, for processes of this host.
+"""Descriptors and sockets of the program as arguments and in queues, for processes of this host.
 
-The receiver has a socket of its own for the same connection, as in ``multiprocessing``. Until it has, the
-sender keeps a copy open, so that the program may close its socket once it was sent.
+The receiver has a descriptor of its own for the same open file or connection, as in ``multiprocessing``.
+Until it has, the sender keeps a copy open, so that the program may close its own once it was sent.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fiber._objects import protocol, store
@@ -29,12 +30,14 @@ if TYPE_CHECKING:
     from fiber._objects.owner_connection import Owner
     from fiber._objects.store import Store
 
-# what was made for the sockets of a pickle, by their ids: a pickle may be begun twice
-_made: weakref.WeakKeyDictionary[Any, dict[int, tuple[Address, int]]] = weakref.WeakKeyDictionary()
+# what was made for the objects of a pickle, by their ids, since a pickle may be begun twice, and the
+# objects, so that no other one gets the id
+_made: weakref.WeakKeyDictionary[Any, dict[int, tuple[Any, Address, int]]]
+_made = weakref.WeakKeyDictionary()
 
 
-class SharedSocket(OwnedObject):
-    """Copy of a socket's descriptor, open for as long as somebody is to have one.
+class SharedDescriptor(OwnedObject):
+    """Copy of a descriptor, open for as long as somebody is to have one.
 
     Args:
         process: store of this process.
@@ -82,53 +85,79 @@ class _Fetching(Fetching):
         (was_sent,) = protocol.read(protocol.FETCHED, answer)
         if not was_sent:
             msg = (
-                "a socket that was sent cannot be had here: its process is of another host or network "
-                "namespace; connect to its address, or use fiber.Pipe"
+                "a descriptor that was sent cannot be had here: its process is of another host or network "
+                "namespace; send the address or path that it is open for, or use fiber.Pipe"
             )
             raise OSError(msg)
         return self._inbox.take(self._count)[0]
 
 
-def fetched(process: Store, owner: Owner, address: Address, reference_id: int) -> SharedSocket:
-    """The copy of another process's socket that a pickle stands for.
+def fetched(process: Store, owner: Owner, address: Address, reference_id: int) -> SharedDescriptor:
+    """The copy of another process's descriptor that a pickle stands for.
 
     Raises:
         PeerLostError: its process ended before.
         OSError: there is no descriptor left for it, or it cannot be had on this host.
     """
     found: Any = _Fetching(process, owner, address.target, reference_id, 1).found()
-    return SharedSocket(process, found)
+    return SharedDescriptor(process, found)
 
 
-def reduce(sock: socket.socket) -> Any:
+def reduce_socket(sock: socket.socket) -> Any:
     """Pickle of a socket in what Fiber carries between processes; nowhere else it has one.
 
     Raises:
         TypeError: its receiver may be on another host, or it is no process of this run.
     """
+    lent = _lent(sock, sock.fileno(), "the socket's address, and connect to it there")
+    kinds = int(sock.family), int(sock.type), sock.proto
+    return _load_socket, (*lent, *kinds, sock.gettimeout())
+
+
+def reduce_copy(copy: Any, descriptor: int, load: Callable[[int], Any]) -> Any:
+    """Pickle of an object that stands for an open descriptor, in what Fiber carries between processes.
+
+    Args:
+        copy: the object.
+        descriptor: its descriptor.
+        load: makes the receiver's object of a new descriptor, which is that object's.
+
+    Raises:
+        TypeError: its receiver may be on another host, or it is no process of this run.
+    """
+    lent = _lent(copy, descriptor, "the path or address that the descriptor is open for")
+    return _load_copy, (*lent, load)
+
+
+def _lent(original: Any, descriptor: int, otherwise: str) -> tuple[Address, int]:
+    """Address and reference for a pickle of an object that has a descriptor.
+
+    Raises:
+        TypeError: see above; it says what can be sent otherwise.
+    """
     envelope = codec.envelope()
-    msg = f"cannot pickle {type(sock).__name__!r} object"
+    msg = f"cannot pickle {type(original).__name__!r} object"
     if envelope is None:
         raise TypeError(msg)
     process = store.current()
     if getattr(envelope, "auth_domain", None) is not None or not process.has_descriptors:
         msg = (
-            f"{msg}: its receiver may be on another host, or is no process of this run; connect there "
-            "to the socket's address, or use fiber.Pipe"
+            f"{msg}: its receiver may be on another host, or is no process of this run; send {otherwise}, "
+            "or use fiber.Pipe"
         )
         raise TypeError(msg)
     made = _made.setdefault(envelope, {})
-    if id(sock) not in made:
-        made[id(sock)] = _lent(SharedSocket(process, os.dup(sock.fileno())), envelope)
-    kinds = int(sock.family), int(sock.type), sock.proto
-    return _load, (*made[id(sock)], *kinds, sock.gettimeout())
+    if id(original) not in made:
+        shared = SharedDescriptor(process, os.dup(descriptor))
+        made[id(original)] = original, shared.address, _issue(shared, envelope)
+    return made[id(original)][1:]
 
 
-def _lent(shared: SharedSocket, envelope: Any) -> tuple[Address, int]:
-    """Address and reference for a pickle in an envelope."""
-    address = shared.address
+def _issue(shared: SharedDescriptor, envelope: Any) -> int:
+    """Id of a new reference, which lasts as long as an envelope."""
     if isinstance(envelope, MessageEnvelope):
         reference_id = issue(shared, 0, envelope.uses)
+        address = shared.address
         parts = address.ident, address.urls, address.target, reference_id
         envelope.references[reference_id] = parts
     else:
@@ -136,16 +165,26 @@ def _lent(shared: SharedSocket, envelope: Any) -> tuple[Address, int]:
         void = weakref.finalize(envelope, shared.void, reference_id)
         void.atexit = False
         envelope.on_release(void)
-    return address, reference_id
+    return reference_id
 
 
-def _load(
+def _load_socket(
     address: Address, reference_id: int, family: int, kind: int, proto: int, timeout: float | None
 ) -> socket.socket:
-    shared: Any = store.current().hold(address, 0, reference_id)
-    try:
-        found = socket.socket(family, kind, proto, fileno=shared.copy())
-    finally:
-        shared.drop(0)
+    found = socket.socket(family, kind, proto, fileno=_load(address, reference_id))
     found.settimeout(timeout)
     return found
+
+
+def _load_copy(address: Address, reference_id: int, load: Callable[[int], Any]) -> Any:
+    return load(_load(address, reference_id))
+
+
+def _load(address: Address, reference_id: int) -> int:
+    """A new descriptor for the open file of the one that a pickle stands for."""
+    shared: Any = store.current().hold(address, 0, reference_id)
+    try:
+        descriptor: int = shared.copy()
+    finally:
+        shared.drop(0)
+    return descriptor

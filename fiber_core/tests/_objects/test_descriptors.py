@@ -119,5 +119,5 @@ def test_where_it_cannot_be_sent_an_error_says_so(pair, monkeypatch):
             with pytest.raises(OSError, match="is of another host or network namespace"):
                 pool.apply(answer, (there,))
         monkeypatch.setattr(Store, "has_descriptors", False)
-        with pytest.raises(TypeError, match="connect there to the socket's address, or use fiber"):
+        with pytest.raises(TypeError, match="send the socket's address, and connect to it there"):
             pool.apply(answer, (there,))
