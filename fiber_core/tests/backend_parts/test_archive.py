@@ -44,7 +44,7 @@ def test_an_archive_with_more_than_was_asked_for_leaves_a_home_as_it_was(tmp_pat
     "fields, why",
     [
         ({"pax_headers": {"GNU.sparse.map": "0,0", "GNU.sparse.size": str(2**27)}}, "has holes"),
-        ({"type": tarfile.XHDTYPE, "size": 2**32}, "a header of 4294967296 bytes"),
+        ({"type": tarfile.XHDTYPE, "size": 2**32}, "headers of more than 1048576 bytes"),
     ],
 )
 def test_few_bytes_that_stand_for_many_are_neither_written_nor_kept(tmp_path, fields, why):
@@ -54,6 +54,41 @@ def test_few_bytes_that_stand_for_many_are_neither_written_nor_kept(tmp_path, fi
     with pytest.raises(BackendError, match=why):
         unpack(io.BytesIO(member.tobuf()), "model", tmp_path, "pod p")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("size", [2**30, 512], ids=["a large one", "many small ones"])
+def test_headers_without_end_are_not_kept(tmp_path, size):
+    header = tarfile.TarInfo("model")
+    header.type, header.size = tarfile.XHDTYPE, size
+    pattern = header.tobuf() + bytes(512)
+
+    class Endless(io.BytesIO):
+        taken = 0
+
+        def read(self, size):
+            start = self.taken % len(pattern)
+            self.taken += size
+            return (pattern * (size // len(pattern) + 2))[start : start + size]
+
+    stream = Endless()
+    with pytest.raises(BackendError, match="nothing was copied"):
+        unpack(stream, "model", tmp_path, "pod p")
+    assert stream.taken <= 2**21
+
+
+def test_each_member_may_have_large_headers_and_any_content(tmp_path):
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as writing:
+        folder = tarfile.TarInfo("model")
+        folder.type = tarfile.DIRTYPE
+        writing.addfile(folder)
+        for name in ("model/a", "model/b"):
+            member = tarfile.TarInfo(name)
+            member.size, member.pax_headers = 2**21, {"comment": "x" * 900_000}
+            writing.addfile(member, io.BytesIO(bytes(2**21)))
+    made.seek(0)
+    unpack(made, "model", tmp_path, "pod p")
+    assert [(tmp_path / "model" / name).stat().st_size for name in "ab"] == [2**21, 2**21]
 
 
 def test_links_inside_of_a_folder_come_with_it(tmp_path):

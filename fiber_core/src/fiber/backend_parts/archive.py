@@ -8,6 +8,7 @@ more than once. Here no link exists while anything is written.
 
 from __future__ import annotations
 
+import math
 import os
 import posixpath
 import shutil
@@ -20,7 +21,7 @@ from fiber.exceptions import BackendError
 
 __all__ = ["name_of", "parse_places", "unpack"]
 
-#: bytes of the largest header
+#: most bytes of the headers of one member
 _MOST = 2**20
 
 
@@ -71,31 +72,35 @@ def unpack(stream: BinaryIO, name: str, dst: Path, origin: str) -> None:
         try:
             bounded: Any = _Stream(stream)
             with tarfile.open(fileobj=bounded, mode="r:") as archive:
-                _write(archive, top)
-        # ArithmeticError: times that no clock has
-        except (tarfile.TarError, OSError, ValueError, ArithmeticError) as error:
+                _write(archive, top, bounded)
+        # ArithmeticError: times that no clock has; RecursionError: headers of headers
+        except (tarfile.TarError, OSError, ValueError, ArithmeticError, RecursionError) as error:
             msg = f"what {origin} sent for {name!r} is not taken, and nothing was copied: {error}"
             raise BackendError(msg) from error
         shutil.move(str(top), target)
 
 
 class _Stream:
-    """A stream of which no more is read at once than anybody's headers have.
+    """A stream of which no more is read as the headers of a member than anybody's have.
 
-    Contents are read in pieces, headers whole, whatever size a stranger gave them.
+    Headers are kept in memory, whatever size a stranger gave them; some Pythons read them whole, others
+    in pieces.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
         self.seek, self.tell, self._read = stream.seek, stream.tell, stream.read
+        #: bytes that may still be read
+        self.left: float = _MOST
 
     def read(self, size: int) -> bytes:
-        if size > _MOST:
-            msg = f"a header of {size} bytes"
+        if size > self.left:
+            msg = f"headers of more than {_MOST} bytes"
             raise ValueError(msg)
+        self.left -= size
         return self._read(size)
 
 
-def _write(archive: tarfile.TarFile, top: Path) -> None:
+def _write(archive: tarfile.TarFile, top: Path, stream: _Stream) -> None:
     folders: list[tuple[Path, float]] = []
     links: list[tuple[Path, str]] = []
     for member in archive:
@@ -111,6 +116,8 @@ def _write(archive: tarfile.TarFile, top: Path) -> None:
         elif member.isfile():
             content = archive.extractfile(member)
             assert content is not None
+            # which is read in pieces that are not kept
+            stream.left = math.inf
             with path.open("xb") as file:
                 shutil.copyfileobj(content, file)
             path.chmod(member.mode & 0o755 | 0o600)
@@ -129,6 +136,8 @@ def _write(archive: tarfile.TarFile, top: Path) -> None:
         else:
             msg = f"{member.name!r} is neither a file nor a folder nor a link"
             raise ValueError(msg)
+        # of the next one
+        stream.left = _MOST
     for path, word in links:
         path.symlink_to(word)
     for path, mtime in reversed(folders):
