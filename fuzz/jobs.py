@@ -13,7 +13,7 @@ from unittest import mock
 import fiber_ssh.agent_link
 from fiber._agent.resources.nvidia import NvidiaProvider
 from fiber._agent.supervisor import messages as supervisor
-from fiber._launch.code_server import CodeServer
+from fiber._launch.code import CodeServer
 from fiber._ring.command_rings import records
 from fiber._ring.frameworks import horovod, torchrun
 from fiber._ring.mpi import member_agent

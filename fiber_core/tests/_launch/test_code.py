@@ -19,8 +19,14 @@ from pathlib import Path
 import pytest
 
 from fiber._launch import module_server
-from fiber._launch.code_finder import CodeFinder, ContentStore, load_main
-from fiber._launch.code_server import CodeServer, Ignore, digest_of
+from fiber._launch.code import (
+    CodeFinder,
+    CodeServer,
+    ContentStore,
+    Ignore,
+    digest_of,
+    load_main,
+)
 from fiber.exceptions import StartError
 
 FILES = {

@@ -27,11 +27,11 @@ processes that may be gone. ``Launcher``,
 
 Callers: ``process.Process``, ``_workers`` and ``_ring`` launch through ``Launcher``; ``_runtime``
 owns launcher and router. The package sees the runtime above it only as the protocol in ``context``.
-In the child's process run ``code_finder``, ``module_server.ParentFinder`` and
+In the child's process run ``code.CodeFinder``, ``module_server.ParentFinder`` and
 ``submit_proxy.ProxyBackend``.
 
 Modules: ``launcher``, ``child``, ``remote_monitor``, ``status_merge``, ``submit_proxy``, ``wills``
-(where notes of killed children go), ``router`` (which address or tunnel reaches a process), ``code_server`` and ``code_finder`` (the program's code
+(where notes of killed children go), ``router`` (which address or tunnel reaches a process), ``code`` (the program's code
 on other hosts), ``module_server`` (modules that a child on this host cannot find), ``preparation``
 and ``environ`` (main module, paths and environment of children), ``context``.
 """

@@ -21,7 +21,7 @@ from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.messages import Decoder, encode
 from fiber._base import values
 from fiber._launch import status_merge
-from fiber._launch.code_server import CodeServer
+from fiber._launch.code import CodeServer
 from fiber._launch.environ import public_and_private
 from fiber._launch.submit_proxy import SubmitProxy
 from fiber._wire import codec, frames

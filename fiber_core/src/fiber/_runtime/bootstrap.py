@@ -166,7 +166,7 @@ def _config(payload: dict[str, Any]) -> Any:
 def _prepare_remote(runtime: Any, url: str, payload: dict[str, Any]) -> None:
     """Prepare this process on a host that does not see the parent's files."""
     from fiber._launch import environ
-    from fiber._launch.code_finder import CodeFinder, ContentStore, load_main
+    from fiber._launch.code import CodeFinder, ContentStore, load_main
     from fiber._launch.submit_proxy import ManyProxyBackend, ProxyBackend
     from fiber.model import BackendInfo
 
