@@ -15,7 +15,7 @@ from fiber._agent import rundir
 from fiber._agent.supervisor import JOURNAL
 from fiber._agent.supervisor.journal import read_ids, read_journal
 from fiber._config.sources import read_file
-from fiber._ring.command_rings.records import Record
+from fiber._ring.command_rings import Record
 from fiber._ring.mpi.spec import parse_manifest, run_spec
 from fiber.backend_parts import archive as archives
 from fiber.backend_parts import liveness

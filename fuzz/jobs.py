@@ -14,7 +14,7 @@ import fiber_ssh.agent_link
 from fiber._agent.resources.nvidia import NvidiaProvider
 from fiber._agent.supervisor import messages as supervisor
 from fiber._launch.code import CodeServer
-from fiber._ring.command_rings import records
+from fiber._ring import command_rings
 from fiber._ring.frameworks import horovod, torchrun
 from fiber._ring.mpi import member_agent
 from fiber.exceptions import (
@@ -98,7 +98,7 @@ def mpi_commands(data: bytes) -> None:
 @target(FiberError)
 def ring_answer(data: bytes) -> None:
     """The answer of a ring's owner at its control socket: any value, or FiberError."""
-    records.read_answer(data)
+    command_rings.read_answer(data)
 
 
 @target(WireError)

@@ -27,7 +27,7 @@ from fiber.cli.output import note, plain
 from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
-    from fiber._ring.command_rings.records import Record
+    from fiber._ring.command_rings import Record
     from fiber._ring.model import RingTiming
 
 _HEADERS = ("NAME", "PHASE", "UP", "RESTARTS", "AGE", "PROGRAM")
@@ -102,15 +102,15 @@ def run(
 
     With --detach its owner is left in the background of this machine, and the ring's name printed.
     """
-    from fiber._ring.command_rings.records import Record
+    from fiber._ring.command_rings import Record
     from fiber.cli.session import Session, begun_program
 
     record = Record.begin(name or f"ring-{secrets.token_hex(2)}", argv, ttl)
     options = {**more, "slots": slots, "framework": framework, "min": least, "max": most}
     if detach:
-        from fiber._ring.command_rings import run as owner
+        from fiber._ring.command_rings import detach as leave
 
-        options["on_start"] = owner.detach(record)
+        options["on_start"] = leave(record)
         if options["on_start"] is None:
             click.echo(record.name)
             return
@@ -120,7 +120,7 @@ def run(
         session = Session.load(backend, {"cpu": cpu, "memory": memory, "image": image})
         with begun_program(session, cpu=cpu, memory=memory, image=image):
             # imported when the backend is known
-            from fiber._ring.command_rings.run import run as run_ring
+            from fiber._ring.command_rings import run as run_ring
 
             code = run_ring(record, argv, workers, **options)
     except BaseException:
@@ -137,12 +137,12 @@ def run(
 @click.argument("name", required=False)
 def status(name: str | None, metrics: bool, as_json: bool) -> None:
     """Show how the ring NAME stands, or all that are kept."""
-    from fiber._ring.command_rings.records import current_status, find, records
+    from fiber._ring.command_rings import current_status, find, records
 
     found, timing = [find(name)] if name else list(records()), _timing()
     reports = [current_status(record, timing) for record in found]
     if metrics:
-        from fiber._ring.command_rings.records import to_prometheus
+        from fiber._ring.command_rings import to_prometheus
 
         click.echo(to_prometheus(reports), nl=False)
         return
@@ -163,7 +163,7 @@ def status(name: str | None, metrics: bool, as_json: bool) -> None:
 @click.argument("name")
 def describe(name: str) -> None:
     """Show the ring NAME: its members, conditions and events, with reasons and times."""
-    from fiber._ring.command_rings.records import current_status, find
+    from fiber._ring.command_rings import current_status, find
 
     record = find(name)
     report = current_status(record, _timing())
@@ -202,7 +202,7 @@ def describe(name: str) -> None:
 @click.argument("name")
 def logs(name: str, rank: int | None, follow: bool) -> None:
     """Show what the ranks of the ring NAME wrote so far, also after its end."""
-    from fiber._ring.command_rings.records import find
+    from fiber._ring.command_rings import find
 
     for number, host, text in _output_lines(find(name), follow):
         if rank is None or number == rank:
@@ -211,7 +211,7 @@ def logs(name: str, rank: int | None, follow: bool) -> None:
 
 def _output_lines(record: Record, follow: bool) -> Iterator[tuple[int, str, str]]:
     """Yield rank, host and text of each line of a ring; with ``follow`` until its end."""
-    from fiber._ring.command_rings.records import current_status, is_over
+    from fiber._ring.command_rings import current_status, is_over
     from fiber.backend_parts.logfile import read_log
 
     timing = _timing()
@@ -252,7 +252,7 @@ def resize(name: str, jobs: int) -> None:
 @click.argument("name")
 def delete(name: str) -> None:
     """End the ring NAME if it runs, and forget it, with its lines."""
-    from fiber._ring.command_rings.records import current_status, find, is_over, send_command
+    from fiber._ring.command_rings import current_status, find, is_over, send_command
     from fiber.backend_parts.liveness import Liveness
 
     record, timing = find(name), _timing()
@@ -269,7 +269,7 @@ def delete(name: str) -> None:
 
 
 def _send_request(name: str, request: str) -> None:
-    from fiber._ring.command_rings.records import find, send_command
+    from fiber._ring.command_rings import find, send_command
 
     send_command(find(name), request, _timing())
 

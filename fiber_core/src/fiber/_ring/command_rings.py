@@ -1,11 +1,21 @@
-"""Records of rings of commands: a folder for each, until deleted; their status; and counters.
+"""Rings whose ranks run a command: ``fiber ring run`` and the other words of ``fiber ring``.
 
-A ring has an *owner*: the process that runs its controller, which holds a claim on the folder and
-writes the status to it. The status of a ring whose owner was killed is made up here. The counters
-are kept across programs and survive the records.
+A ring of commands is a :class:`~fiber._ring.ring.Ring` whose function runs a child process. The
+process that runs it, in the foreground or detached, is its *owner*. Other shells of the same user
+find the ring by name in the state folder, where a :class:`Record` is a folder for each ring until it is deleted,
+and reach the owner at its :class:`ControlServer`: one command a connection, a line of text; JSON back.
+:func:`run` is the owner's part, after :func:`detach` where it is left in the background, and :class:`RankCommand` the ranks'.
 
-The owner runs a :class:`ControlServer` on a socket: one command a connection, a line of text; JSON back.
-``fiber ring`` in other shells sends commands by it.
+Invariants:
+
+* A record is claimed by one owner at a time; its files are replaced whole, never edited. Counters
+  are kept across programs and survive the records.
+* A status is taken from the owner while that answers, from the file afterwards; a ring whose owner
+  was killed has failed, for its members end with their leases.
+* Socket and folders may be entered by their user alone.
+
+Threads, all in the owner: ``fiber-ring-control`` answers control commands, ``fiber-ring-lines``
+prints and records output; the main thread waits for the ring and writes its status.
 """
 
 from __future__ import annotations
@@ -16,14 +26,20 @@ import fcntl
 import json
 import os
 import re
+import secrets
+import signal
 import socket
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
-from fiber._ring.model import RingCounters, RingStatus, RingTiming
+from fiber._base.threads import ending_signals
+from fiber._ring.model import RingCounters, RingError, RingPhase, RingStatus, RingTiming
 from fiber._wire.accept_thread import AcceptThread, private_listener
 from fiber.backend_parts.liveness import (
     Claim,
@@ -34,6 +50,9 @@ from fiber.backend_parts.liveness import (
     remove_claimed,
 )
 from fiber.exceptions import FiberError
+
+if TYPE_CHECKING:
+    from fiber._ring.ring import Ring
 
 _MAX_COMMAND = 4096
 
@@ -340,7 +359,7 @@ def send_command(record: Record, command: str, timing: RingTiming) -> None:
 
     Args:
         record: of the ring.
-        command: its name and arguments, as :class:`~fiber._ring.command_rings.records.ControlServer`
+        command: its name and arguments, as :class:`~fiber._ring.command_rings.ControlServer`
             has them.
         timing: has the seconds for the answer.
 
@@ -457,3 +476,242 @@ def _labels(found: Mapping[str, str]) -> str:
         return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
     return "{" + ",".join(f'{name}="{escaped(text)}"' for name, text in found.items()) + "}"
+
+
+@values.frozen
+class OutputLine:
+    """A line of output of a rank's command."""
+
+    rank: int
+    host: str
+    text: str
+
+
+@values.frozen
+class CommandBegan:
+    """Start of a rank's command."""
+
+    rank: int
+    #: differs for each command; a rank has one after another when it is started again
+    command: str
+
+
+@values.frozen
+class CommandEnded:
+    """End of a rank's command."""
+
+    rank: int
+    #: that of its :class:`CommandBegan`
+    command: str
+    #: exit code, or minus the signal's number
+    code: int
+
+
+@values.frozen
+class RankCommand:
+    """The function of the ring's members: runs a command, which has its rank in the environment."""
+
+    #: program and arguments
+    argv: tuple[str, ...]
+    #: receives :class:`CommandBegan`, :class:`OutputLine` and :class:`CommandEnded`
+    queue: Any
+
+    def __call__(self, rank: int, size: int) -> None:
+        """Run the command, and exit with its exit code."""
+        host, command = socket.gethostname(), secrets.token_hex(8)
+        self.queue.put(CommandBegan(rank, command))
+        environ = {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(size),
+            "PYTHONUNBUFFERED": "1",
+            **os.environ,
+        }
+        # in the job's process group, so that it ends with the job
+        with subprocess.Popen(
+            self.argv,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process:
+            with contextlib.suppress(ValueError):
+                # a ring that is ended or restarted ends its commands
+                signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+            assert process.stdout is not None
+            for line in process.stdout:
+                self.queue.put(OutputLine(rank, host, line.rstrip("\n")))
+        self.queue.put(CommandEnded(rank, command, process.returncode))
+        if process.returncode:
+            code = process.returncode
+            raise SystemExit(128 - code if code < 0 else code)
+
+
+def run(
+    record: Record,
+    argv: tuple[str, ...],
+    workers: int,
+    *,
+    on_start: Callable[[], None] = lambda: None,
+    **options: Any,
+) -> int:
+    """Run a command in every rank of a ring; returns the exit code of the first that failed.
+
+    Args:
+        record: of the ring.
+        argv: the command.
+        workers: number of jobs.
+        on_start: called once the ring has been started.
+        **options: of :class:`~fiber._ring.ring.Ring`.
+
+    Raises:
+        FiberError: the ring cannot be started.
+    """
+    # whoever looks at rings needs neither these nor what they import
+    from fiber._ring.ring import Ring
+    from fiber._runtime import runtime
+    from fiber.queues import SimpleQueue
+
+    current = runtime.current()
+    control_path = str(current.directory / "ring.sock")
+    record.take_ownership(backend=current.info.name, door=control_path)
+    timing = RingTiming.at(current.timing.scale)
+    queue: Any = SimpleQueue()
+    ring = Ring(workers, RankCommand(argv, queue), name=record.name, **options)
+    codes: dict[int, int] = {}
+
+    def status() -> dict[str, Any]:
+        found = to_json(ring.status())
+        return {**found, "codes": {str(rank): codes[rank] for rank in sorted(codes)}}
+
+    ring.start()
+    add_counts(created=1)
+    reader = threading.Thread(
+        target=_read_output, args=(queue, record, codes), name="fiber-ring-lines", daemon=True
+    )
+    reader.start()
+    received: list[int] = []
+
+    def handle(number: int) -> None:
+        received.append(number)
+        threading.Thread(target=ring.terminate, name="fiber-ring-end").start()
+
+    handlers: dict[str, Callable[..., Any]] = {
+        "status": status,
+        "suspend": ring.suspend,
+        "resume": ring.resume,
+        "resize": lambda jobs: ring.resize(int(jobs)),
+        "terminate": ring.terminate,
+    }
+    try:
+        server = ControlServer(control_path, handlers, timing.request)
+        with contextlib.closing(server), ending_signals(handle):
+            record.write(status())
+            on_start()
+            return _wait(ring, record, status, received, timing.status)
+    finally:
+        queue.put(None)
+        reader.join()
+        record.write(status())
+        _count(ring.status())
+
+
+def _count(status: RingStatus) -> None:
+    """Add the outcome of a ring to the user's counters."""
+    add_counts(
+        succeeded=int(status.phase is RingPhase.SUCCEEDED),
+        failed=int(status.phase is not RingPhase.SUCCEEDED),
+        restarts=status.restarts,
+    )
+
+
+def _wait(ring: Ring, record: Record, status: Any, received: list[int], interval: float) -> int:
+    written: RingStatus | None = None
+    while True:
+        now = ring.status()
+        if now != written:
+            record.write(status())
+            written = now
+        try:
+            if ring.join(interval) is not None:
+                return 0
+        except RingError as error:
+            if received:
+                return 128 + received[0]
+            sys.stderr.write(f"fiber: {error}\n")
+            code = error.failure.exit_code
+            return 1 if code is None else 128 - code if code < 0 else code or 1
+
+
+def _read_output(queue: Any, record: Record, codes: dict[int, int]) -> None:
+    running: dict[int, str] = {}
+    with record.log.open("a", buffering=1, errors="backslashreplace") as log:
+        while (item := queue.get()) is not None:
+            if isinstance(item, CommandBegan):
+                running[item.rank] = item.command
+                codes.pop(item.rank, None)
+            elif isinstance(item, CommandEnded):
+                # one that is being ended may end after its successor began
+                if running.get(item.rank) == item.command:
+                    codes[item.rank] = item.code
+            elif isinstance(item, OutputLine):
+                log.write(f"{item.rank}\t{item.host}\t{item.text}\n")
+                # the reader of our output may have gone
+                with contextlib.suppress(OSError):
+                    sys.stdout.write(f"[{item.rank}@{item.host}] {item.text}\n")
+                    sys.stdout.flush()
+
+
+_STARTED = b"+"
+
+
+def detach(record: Record) -> Callable[[], None] | None:
+    """Fork a detached owner of the ring; called before any thread or connection exists.
+
+    Args:
+        record: of the ring; the owner's standard error goes to its folder.
+
+    Returns:
+        in the owner, a function that it must call once the ring has been started; in the calling
+        process None, once it was called.
+
+    Raises:
+        FiberError: the ring was not started; the text has the owner's standard error.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(write_end)
+        with open(read_end, "rb") as answer:
+            has_started = answer.read(1) == _STARTED
+        if not has_started:
+            _, status = os.waitpid(pid, 0)
+            text = record.errors.read_text(errors="replace").strip() or f"it ended with {status}"
+            record.remove()
+            msg = f"{record.name} was not started: {text.removeprefix('fiber: ')}"
+            raise FiberError(msg)
+        return None
+    os.close(read_end)
+    # leave the terminal's process group, and with it the terminal's signals
+    os.setsid()
+    _redirect(record)
+    record.take_ownership()
+
+    def notify_started() -> None:
+        os.write(write_end, _STARTED)
+        os.close(write_end)
+
+    return notify_started
+
+
+def _redirect(record: Record) -> None:
+    """Redirect standard input and output to the null device, and errors to the record."""
+    null = os.open(os.devnull, os.O_RDWR)
+    errors = os.open(record.errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for number, target in ((null, 0), (null, 1), (errors, 2)):
+        os.dup2(number, target)
+    os.close(null)
+    os.close(errors)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fiber._ring.command_rings.records import (
+from fiber._ring.command_rings import (
     ControlServer,
     Record,
     add_counts,
