@@ -216,6 +216,7 @@ TABLE: dict[str, Deviation] = {
     # -- process
     **_internal("process", "ORIGINAL_DIR"),
     # -- reduction
+    **_internal("reduction", "ACKNOWLEDGE"),
     "reduction.ForkingPickler": different(
         "`register` is `copyreg.pickle` and applies wherever Fiber pickles. What libraries have "
         "registered with the stdlib's class only applies to the stdlib, except for torch's tensors "

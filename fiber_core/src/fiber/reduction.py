@@ -8,7 +8,7 @@ import os
 import pickle
 import weakref
 from collections.abc import Callable
-from multiprocessing.reduction import ACKNOWLEDGE, HAVE_SEND_HANDLE, recvfds, sendfds
+from multiprocessing.reduction import HAVE_SEND_HANDLE, recvfds, sendfds
 from typing import IO, TYPE_CHECKING, Any
 
 from fiber._wire import codec
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from fiber.connection import Connection
 
 __all__ = [
-    "ACKNOWLEDGE",
     "HAVE_SEND_HANDLE",
     "DupFd",
     "ForkingPickler",
