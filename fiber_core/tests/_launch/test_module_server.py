@@ -69,6 +69,62 @@ def test_what_the_main_module_uses_is_imported_once_where_children_are_forked(
     assert (done.stdout, done.stderr) == (f"{ {told} }\n", "")
 
 
+ANSWERS = """
+import queue, threading
+questions, answers = queue.SimpleQueue(), queue.SimpleQueue()
+
+def answer():
+    while True:
+        answers.put(2 * questions.get())
+
+threading.Thread(target=answer, daemon=True).start()
+
+def double(number):
+    questions.put(number)
+    return answers.get()
+"""
+
+ASKING = """
+import os
+import fiber
+{early}
+
+def double(number):
+    return answers.double(number)
+
+if __name__ == "__main__":
+    pool = fiber.Pool(1)
+    before = pool.apply(os.getppid)
+
+{late}
+
+if __name__ == "__main__":
+    with fiber.Pool(1) as other:
+        print(other.apply(double, (2,)))
+    print(pool.apply(os.getppid) == before)
+    pool.terminate()
+"""
+
+
+@LINUX
+@pytest.mark.one_host("those that fork on this host")
+@pytest.mark.parametrize("when", ["early", "late"])
+def test_packages_whose_import_starts_threads_are_imported_by_each_child(tmp_path, when):
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "answers.py").write_text(ANSWERS)
+    (packages / "questions.py").write_text("import answers")
+    program = ASKING
+    for name in ("early", "late"):
+        statement = "import questions, answers" if name == when else ""
+        program = program.replace(f"{{{name}}}", statement)
+    (tmp_path / "program.py").write_text(program)
+    # a process without the thread waits for it for ever
+    done = ran([sys.executable, "program.py"], cwd=tmp_path, env={"PYTHONPATH": str(packages)})
+    # jobs of before go on in the supervisor that has the threads
+    assert (done.stdout, done.stderr) == ("4\nTrue\n", "")
+
+
 def module(name, file, /, **values):
     found = ModuleType(name)
     found.__file__, found.__spec__ = file, ModuleSpec(name, None, origin=file)

@@ -139,7 +139,7 @@ def test_modules_are_imported_and_failures_returned(tmp_path, monkeypatch):
     (tmp_path / "preload_exit.py").write_text("raise SystemExit(3)\n")
     monkeypatch.syspath_prepend(tmp_path)
 
-    failures = preload(["preload_bad", "preload_exit", "preload_missing", "preload_good"])
+    failures = preload(["preload_bad", "preload_exit", "preload_missing", "preload_good"]).failures
 
     assert sys.modules.pop("preload_good").value == 1
     assert failures["preload_bad"] == "ValueError: no"

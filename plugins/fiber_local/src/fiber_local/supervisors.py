@@ -115,7 +115,9 @@ class Supervisors:
         self._devices = devices
         self._on_status = on_status
         # workers are sent the settings
-        self._preload = (*PRELOAD, LocalConfig.__module__, *config.preload)
+        self._essential = (*PRELOAD, LocalConfig.__module__)
+        self._preload = (*self._essential, *config.preload)
+        self._excluded: set[str] = set()
         self._lock = threading.Lock()
         self._client: SupervisorClient | None = None
         self._former: list[SupervisorClient] = []
@@ -183,7 +185,7 @@ class Supervisors:
                 run_directory=directory,
                 master=None,
                 host=self._host,
-                preload=(*PRELOAD, LocalConfig.__module__) if spec.entry else (),
+                preload=self._essential if spec.entry else (),
                 idle_exit=0.0,
                 detached=True,
                 time_scale=self._context.timing.scale,
@@ -229,7 +231,8 @@ class Supervisors:
     def preload(self, modules: tuple[str, ...]) -> None:
         """Import modules in the running supervisor, and in later ones."""
         with self._lock:
-            new = tuple(name for name in modules if name not in self._preload)
+            known = {*self._preload, *self._excluded}
+            new = tuple(name for name in modules if name not in known)
             self._preload += new
             client = self._client
         if client is not None and new:
@@ -261,7 +264,7 @@ class Supervisors:
     def _connect(self) -> SupervisorClient:
         with self._lock:
             self._check_open()
-            if self._client is not None and self._client.has_ended:
+            if self._client is not None and not self._client.takes_jobs:
                 self._former = [c for c in self._former if c.is_running]
                 self._former.append(self._client)
                 self._client = None
@@ -304,6 +307,15 @@ class Supervisors:
     ) -> SupervisorClient:
         """Return the client of a supervisor; ``on_end`` is called once that has ended."""
 
+        def retired(modules: tuple[str, ...]) -> None:
+            names = ", ".join(modules)
+            log.info("fiber: each process imports %s by itself: the import starts threads", names)
+            with self._lock:
+                # the second time it is a module that imports one of the first: it may not be the last
+                again = self._preload[len(self._essential) :] if self._excluded else ()
+                self._excluded.update(modules, again)
+                self._preload = tuple(n for n in self._preload if n not in self._excluded)
+
         def ended(words: str) -> None:
             on_end()
             if words and not self._closed:
@@ -314,6 +326,7 @@ class Supervisors:
             on_status=self._on_job_status,
             on_notice=_tell,
             on_end=ended,
+            on_retired=retired,
             process=process,
             silence=self._silence,
             timing=self._context.timing,

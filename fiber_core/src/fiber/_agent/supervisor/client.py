@@ -386,6 +386,7 @@ class SupervisorClient:
         on_notice: called on that thread with sentences for people.
         on_end: called on that thread once, when no more will come, with the reason; "" where the
             supervisor ended because there was nothing left to do or on request.
+        on_retired: called on that thread with the modules for whose threads it takes no more jobs.
         process: the supervisor, where this process started it: it is killed when it is silent.
         silence: seconds without a word after which it is given up, and its jobs with it; None for
             those after which any peer on this host is.
@@ -400,6 +401,7 @@ class SupervisorClient:
         on_status: Callable[[str, JobStatus], None],
         on_notice: Callable[[str], None],
         on_end: Callable[[str], None],
+        on_retired: Callable[[tuple[str, ...]], None] = lambda _: None,
         process: subprocess.Popen[bytes] | None = None,
         silence: float | None = None,
         name: str = "fiber-jobs",
@@ -408,7 +410,9 @@ class SupervisorClient:
         self._on_status = on_status
         self._on_notice = on_notice
         self._on_end = on_end
+        self._on_retired = on_retired
         self._owns = process is not None
+        self._is_retired = False
         self._is_detached = False
         self._living: dict[str, JobStatus] = {}
         self._connection = Connection(
@@ -431,6 +435,11 @@ class SupervisorClient:
     def has_ended(self) -> bool:
         """True once no request can be carried out any more."""
         return self._connection.has_ended
+
+    @property
+    def takes_jobs(self) -> bool:
+        """False once it has ended or is about to: another supervisor is to be started for more jobs."""
+        return not (self.has_ended or self._is_retired)
 
     @property
     def is_running(self) -> bool:
@@ -567,6 +576,9 @@ class SupervisorClient:
             self._on_status(message.job_id, message.status)
         elif isinstance(message, messages.Notice):
             self._on_notice(message.words)
+        elif isinstance(message, messages.Retired):
+            self._is_retired = True
+            self._on_retired(message.modules)
         elif isinstance(message, messages.Hello):
             for module, words in message.failures.items():
                 self._on_notice(f"the supervisor cannot preload {module}: {words}")

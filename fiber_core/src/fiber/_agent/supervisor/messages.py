@@ -454,6 +454,18 @@ class Hello:
 
 
 @values.frozen
+class Retired:
+    """A supervisor that takes no more jobs from its master, and ends after those that it has.
+
+    Imports have left threads in it. A fork has none of them, and may wait for ever for one, or for a
+    lock that one held.
+    """
+
+    #: modules whose import did that
+    modules: tuple[str, ...]
+
+
+@values.frozen
 class Pong:
     """A sign of life."""
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
+
+from fiber._base import values
 
 if TYPE_CHECKING:
     from fiber.abc import Backend
@@ -111,8 +114,18 @@ def replace_environ(environ: Mapping[str, str]) -> None:
         time.tzset()
 
 
-def preload(modules: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Import modules; returns those that failed, with the reason.
+@values.frozen
+class Preloaded:
+    """Outcome of imports."""
+
+    #: modules that could not be imported, and why
+    failures: Mapping[str, str]
+    #: modules whose import left threads, which a fork of this process would not have
+    threaded: tuple[str, ...]
+
+
+def preload(modules: Iterable[str], environ: Mapping[str, str] | None = None) -> Preloaded:
+    """Import modules.
 
     Args:
         modules: their names.
@@ -122,15 +135,20 @@ def preload(modules: Iterable[str], environ: Mapping[str, str] | None = None) ->
     if environ is not None:
         replace_environ(environ)
     failures = {}
+    threaded = []
     for name in modules:
+        threads = threading.active_count()
         try:
             importlib.import_module(name)
         except BaseException as error:
             # whatever a module does while it is imported, children can do without the head start
             failures[name] = f"{type(error).__name__}: {error}"
-    # a module may have left threads behind; what a fork makes of them is its author's affair
+        # those of C libraries are not counted: such a library that may be forked starts them again
+        if threading.active_count() > threads:
+            threaded.append(name)
+    # an explicit request of a process that is not the master may have left threads
     warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*fork.*")
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
-    return failures
+    return Preloaded(failures, tuple(threaded))

@@ -25,7 +25,7 @@ from fiber._agent.supervisor.journal import Journal, read_ids
 from fiber._agent.supervisor.messages import HEADER, Channel, Decoder, SupervisorOptions
 from fiber._agent.supervisor.orphans import DETACHED_TITLE, SUPERVISOR_TITLE
 from fiber._agent.supervisor.output import Sink
-from fiber._agent.supervisor.preload import preload
+from fiber._agent.supervisor.preload import Preloaded, preload
 from fiber._agent.supervisor.runner import JobRunner, Launch
 from fiber._base import values
 from fiber._base.threads import Loop, Timer
@@ -54,6 +54,7 @@ class RequestHandler:
         settle_interrupts: calls back, in the order of the calls, once the runner got every SIGINT
             to the program's process group that was sent before.
         on_shutdown: called with the reply to give once everything has ended.
+        on_threaded: called with modules whose import left threads, if any, and the reply to give then.
         devices: grants devices.
         look_again: calls back a moment later.
     """
@@ -69,6 +70,7 @@ class RequestHandler:
         send_about: Callable[[JobEntry, object], None],
         settle_interrupts: Callable[[Callable[[], None]], None],
         on_shutdown: Callable[[Callable[[], None]], None],
+        on_threaded: Callable[[tuple[str, ...], Callable[[], None]], None],
         devices: DeviceQueue,
         look_again: Callable[[Callable[[], None]], object],
     ) -> None:
@@ -80,6 +82,7 @@ class RequestHandler:
         self._send_about = send_about
         self._settle_interrupts = settle_interrupts
         self._on_shutdown = on_shutdown
+        self._on_threaded = on_threaded
         self._devices = devices
         self._look_again = look_again
         self._looks_again = False
@@ -271,8 +274,9 @@ class RequestHandler:
         channel.send(messages.Done(number=message.number))
 
     def _preload(self, channel: Channel, message: messages.Preload) -> None:
-        failures = preload(message.modules, message.environ)
-        channel.send(messages.Done(number=message.number, words=failures))
+        preloaded = preload(message.modules, message.environ)
+        done = messages.Done(number=message.number, words=preloaded.failures)
+        self._on_threaded(preloaded.threaded, lambda: channel.send(done))
 
     def _offer(self, channel: Channel, message: messages.Devices) -> None:
         try:
@@ -380,6 +384,7 @@ class Server:
             send_about=self._send_about,
             settle_interrupts=self._settle_interrupts,
             on_shutdown=self._end,
+            on_threaded=self._retire,
             devices=DeviceQueue(account),
             look_again=lambda look: self._loop.call_later(self._timing.device_retry, look),
         )
@@ -387,6 +392,7 @@ class Server:
         self._master: kernel.ProcessWatch | None = None
         self._frozen = False
         self._closing = False
+        self._is_retired = False
         self._finished = False
         self._replies: list[Callable[[], None]] = []
         self._remove = False
@@ -401,11 +407,11 @@ class Server:
             )
         self._open_channel(None, channel)
 
-    def serve(self, failures: Mapping[str, str]) -> None:
+    def serve(self, preloaded: Preloaded) -> None:
         """Serve until there is nothing left to do.
 
         Args:
-            failures: modules that could not be preloaded, and why.
+            preloaded: what became of the modules to preload.
 
         Raises:
             InChild: in each forked child.
@@ -418,7 +424,8 @@ class Server:
         journal = self._journal.open()
         if journal is not None:
             self._descriptors.own(journal)
-        self._send(None, messages.Hello(pid=os.getpid(), failures=failures))
+        hello = messages.Hello(pid=os.getpid(), failures=preloaded.failures)
+        self._retire(preloaded.threaded, lambda: self._send(None, hello))
         while not self._finished:
             self._loop.run_once()
 
@@ -550,6 +557,8 @@ class Server:
             return
         if self._closing:
             self._finish()
+        elif self._is_retired:
+            self._leave()
         elif None not in self._channels:
             self._finish_after_master()
         elif self._options.idle_exit is not None:
@@ -560,8 +569,20 @@ class Server:
         if master is not None and not master.is_idle:
             self._idle = self._loop.call_later(self._options.idle_exit or 0.0, self._on_idle)
         elif not len(self._table):
-            self._send(None, messages.Exiting())
-            self._finish()
+            self._leave()
+
+    def _retire(self, modules: tuple[str, ...], reply: Callable[[], None]) -> None:
+        if modules:
+            # told first: whoever gets the reply may submit a job
+            self._is_retired = True
+            self._send(None, messages.Retired(modules))
+        reply()
+        if self._is_retired and not len(self._table):
+            self._leave()
+
+    def _leave(self) -> None:
+        self._send(None, messages.Exiting())
+        self._finish()
 
     # -- the end ------------------------------------------------------------------------------
 
@@ -653,12 +674,12 @@ def main(descriptor: int, interrupts: tuple[int, int, int], *, early: bool = Fal
         _leave_terminal(options.run_directory)
     kernel.set_title(DETACHED_TITLE if options.detached else SUPERVISOR_TITLE)
     limit = raise_descriptor_limit()
-    failures = preload(options.preload, options.environ)
+    preloaded = preload(options.preload, options.environ)
     try:
         os.set_blocking(descriptor, False)
         server = Server(options, descriptor, interrupts=interrupts, descriptor_limit=limit)
         try:
-            server.serve(failures)
+            server.serve(preloaded)
         except InChild as child:
             plan = child.plan
             server.leave_child()
