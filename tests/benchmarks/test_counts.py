@@ -12,10 +12,12 @@ import tracemalloc
 
 import pytest
 from benchmarks import costs
+from benchmarks import tasks as benchmarked
 from benchmarks.counters import Costs, counting
 
 import counted_tasks as tasks
 import fiber
+from fiber._objects import store
 from objects_world import World
 from pool_tasks import same
 from wire_world import in_thread
@@ -86,6 +88,31 @@ def test_running_a_task_takes_the_worker_few_calls_of_functions_and_leaves_no_ga
     # 26 were counted, the task among them and what loads the function of each call; 43 before
     assert 0 < called / 50 < 30
     assert garbage < 50
+
+
+def test_an_item_between_children_and_back_takes_the_owners_handler_thread_few_calls_of_functions():
+    given, returned, done = fiber.Queue(), fiber.Queue(), fiber.SimpleQueue()
+    rounds, called = 1_000, 0
+
+    def note(frame, event, argument):
+        nonlocal called
+        called += event == "call"
+
+    answers = fiber.Process(target=benchmarked.pass_on, args=(given, returned))
+    asks = fiber.Process(target=benchmarked.ask, args=(given, returned, rounds, done))
+    reactor = store.current().node.reactor
+    answers.start()
+    reactor.call_and_wait(lambda: sys.setprofile(note))
+    try:
+        asks.start()
+        done.get()
+    finally:
+        reactor.call_and_wait(lambda: sys.setprofile(None))
+    given.put(None)
+    for process in (asks, answers):
+        process.join()
+    # a tenth more go ahead. 53 were counted of a whole round trip, two messages; 78 before
+    assert 0 < called / (1.1 * rounds) < 64
 
 
 def test_an_item_there_and_back_between_hosts_takes_both_threads_few_calls_of_functions(tmp_path):

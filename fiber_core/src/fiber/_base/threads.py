@@ -213,7 +213,8 @@ class Loop:
                 self._call(key.data[0])
             if events & _WRITE and key.data[1] is not None:
                 self._call(key.data[1])
-        for timer in self._due():
+        # where there is none, without a call: for each message
+        for timer in self._due() if self._timers else ():
             callback, timer.callback = timer.callback, None
             if callback is not None:
                 self._call(callback)
@@ -338,7 +339,8 @@ class SharedLoop(Loop):
         """Wait for the next event, and run what is due and what was posted."""
         super().run_once(latest)
         self._awake = False
-        self.run_posted()
+        if self._soon:
+            self.run_posted()
 
     def run_posted(self) -> None:
         """Run what was posted so far, but not what that posts."""

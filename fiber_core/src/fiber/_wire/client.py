@@ -269,6 +269,7 @@ class Client:
             return False
 
         link = self._link
+        counts = link.counts
 
         def look_at(_: int, data: frames.Buffer) -> Action | None:
             found: Message | tuple[int, memoryview] | None
@@ -278,8 +279,8 @@ class Client:
             else:
                 found = frames.cast(data, target)
             action = None if found is None or self._closed else look(found)
-            if action is None:
-                return None
+            if action is None or not counts:
+                return action
             received = link.received + 1
 
             def act() -> object:

@@ -87,16 +87,17 @@ class Link:
         self.url = url
         self._max_frame = max_frame
         self._room = max_frame - frames.HEADER.size
-        #: frames that have come
+        #: frames that have come, where they are counted
         self.received = 0
         #: True where :meth:`receive` has another message, for which no descriptor is readable
         self.buffered = False
         self._large_message = threading.Lock()
         self._assembler = frames.Assembler()
         self._socket = socket_for(url, max_frame, timing)
-        self._acknowledges = self._socket.acknowledges
+        #: True where frames that have come are counted, to be acknowledged
+        self.counts = self._socket.acknowledges
         #: of the frames that have come those that were acknowledged; infinitely many where none need be
-        self.acked: float = 0 if self._acknowledges else math.inf
+        self.acked: float = 0 if self.counts else math.inf
         self._owned = self._socket.descriptors
         #: descriptors of which one is readable whenever :meth:`receive` may have a message
         self.fds = self._socket.fds
@@ -182,7 +183,7 @@ class Link:
                     for of_kind, _, _, whole, pieces in parts:
                         self.send(of_kind, target, number, pieces, whole)
                 return
-        if self._acknowledges:
+        if self.counts:
             head = functools.partial(self._head, kind, target, number, size)
         else:
             # without a call of Python's: for each task

@@ -508,18 +508,22 @@ class Channel(OwnedObject):
         return put
 
     def _put(self, peer: Peer, direction: int, batch: memoryview, call: Message | None) -> None:
-        items = deque(self._arrived(peer, messages.unpack(batch)))
+        state = self.states[direction]
+        # the usual case first, of a small item for the process that waits: in the middle of its way
+        one = messages.sole(batch) if call is None and DESCRIPTOR_STREAM not in peer.state else None
+        if one is not None:
+            delivery = state.deliver_now(one)
+            if delivery is not None:
+                self.deliver(direction, delivery)
+                self._count_batch(peer, direction, len(one))
+                return
+        items = deque((one,) if one is not None else self._arrived(peer, messages.unpack(batch)))
         for item in items:
             if isinstance(item, ItemWithReferences):
                 # raises now, while the peer that sent a malformed list is known
                 item.references()
-        state, size = self.states[direction], sum(map(len, items))
+        size = sum(map(len, items))
         if call is None:
-            delivery = state.deliver_now(items[0]) if len(items) == 1 else None
-            if delivery is not None:
-                self.deliver(direction, delivery)
-                self._count_batch(peer, direction, size)
-                return
             self.execute(direction, state.put(_PeerOffer(peer, items, peer=peer, size=size)))
             return
         _, _, wait = protocol.read(protocol.OFFER, call.body)
@@ -544,8 +548,6 @@ class Channel(OwnedObject):
         return items if stream is None else stream.receive_items(items)
 
     def _sent(self, peer: Peer, items: Sequence[Item]) -> Sequence[Item]:
-        if ItemInMemory not in map(type, items):
-            return items
         stream: DescriptorStream | None = peer.state.get(DESCRIPTOR_STREAM)  # type: ignore[assignment] # ours alone
         if stream is not None and stream.is_open and peer in self._seen:
             return stream.send_items(items)
@@ -566,8 +568,10 @@ class Channel(OwnedObject):
             head = protocol.ANSWER.pack(
                 Notice.ITEMS, direction, request.number, one.kept, one.first
             )
-            batch = messages.pack(self._sent(request.peer, one.items))
-            request.peer.send(Frame.CAST, self.target, 0, [head, *batch])
+            items: Sequence[Item] = one.items
+            if ItemInMemory in map(type, items):
+                items = self._sent(request.peer, items)
+            request.peer.send(Frame.CAST, self.target, 0, [head, *messages.pack(items)])
 
     def _answer_without_items(self, notice: Notice, direction: int, request: Request) -> None:
         if isinstance(request, WaitingReader):

@@ -441,8 +441,8 @@ class QueueState:
         waiting, in_flight = self._waiting, self._in_flight
         if len(waiting) != 1 or self._fresh or self._returned_items:
             return None
-        # the usual case first, without the properties' calls
-        if (len(in_flight) != 1 or self.pollers.owner_polls) and not self._asks_alone:
+        # as `_asks_alone` has it, without its calls
+        if self.pollers.owner_polls or (len(in_flight) != 1 and self._asked < _ALONE_AFTER):
             return None
         request, window = waiting[0], self.window
         if request.reader is None or request.peek or window.waiting or window.maxsize:
@@ -715,7 +715,8 @@ class QueueState:
     @property
     def _asks_alone(self) -> bool:
         """True where one reader alone asks for items, and others that may have none now."""
-        return not self._is_shared or (self._asked >= _ALONE_AFTER and not self.pollers.owner_polls)
+        is_alone = len(self._in_flight) == 1 or self._asked >= _ALONE_AFTER
+        return is_alone and not self.pollers.owner_polls
 
     def _needs_recall(self, request: Request) -> bool:
         """True where other readers are to give back prefetched items for a request."""
