@@ -125,6 +125,60 @@ def test_packages_whose_import_starts_threads_are_imported_by_each_child(tmp_pat
     assert (done.stdout, done.stderr) == ("4\nTrue\n", "")
 
 
+EFFECTS = """
+import os, signal, sys
+
+def on_sigterm(signum, frame):
+    sys.exit(3)
+
+signal.signal(signal.SIGTERM, on_sigterm)
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.environ["ONLY_FOR_THE_IMPORT"] = os.environ["FOR_THE_PROGRAM"] = "set by the import"
+"""
+
+USING = """
+import os, signal
+import fiber
+
+if {late} and __name__ == "__main__":
+    running = fiber.Pool(1)
+    before = running.apply(os.getpid)
+
+import effects
+# as programs do that use both cv2 and Qt
+del os.environ["ONLY_FOR_THE_IMPORT"]
+
+def tell(queue):
+    queue.put((os.environ["FOR_THE_PROGRAM"], signal.getsignal(signal.SIGCHLD).name))
+    signal.pause()
+
+if __name__ == "__main__":
+    os.environ["FOR_THE_PROGRAM"] = "set by the program"
+    queue = fiber.SimpleQueue()
+    child = fiber.Process(target=tell, args=(queue,))
+    child.start()
+    print(*queue.get())
+    child.terminate()
+    child.join()
+    print(child.exitcode)
+    if {late}:
+        assert running.apply(os.getpid) == before
+        running.terminate()
+"""
+
+
+@LINUX
+@pytest.mark.one_host("those that fork on this host")
+@pytest.mark.parametrize("late", [False, True], ids=["at first", "while jobs run"])
+def test_a_child_has_the_signal_handlers_and_variables_that_imports_set(tmp_path, late):
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "effects.py").write_text(EFFECTS)
+    (tmp_path / "program.py").write_text(USING.format(late=late))
+    done = ran([sys.executable, "program.py"], cwd=tmp_path, env={"PYTHONPATH": str(packages)})
+    assert (done.stdout, done.stderr) == ("set by the import SIG_IGN\n3\n", "")
+
+
 def module(name, file, /, **values):
     found = ModuleType(name)
     found.__file__, found.__spec__ = file, ModuleSpec(name, None, origin=file)

@@ -14,6 +14,7 @@ import resource
 import signal
 import socket
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,7 +23,7 @@ from fiber._agent.supervisor import Inheritance, inherit, kernel
 from fiber._agent.supervisor.devices import granted_variable
 from fiber._agent.supervisor.jobs import NOT_RUNNABLE, NOT_STARTED
 from fiber._agent.supervisor.messages import Attributes
-from fiber._agent.supervisor.preload import replace_environ
+from fiber._agent.supervisor.preload import HANDLED, adopt_effects, replace_environ
 from fiber._base import values
 from fiber._base.entry_points import load_object
 from fiber._wire.descriptors import Descriptors
@@ -191,6 +192,7 @@ def _announce(plan: ChildPlan) -> Any:
             )
         )
     gc.enable()
+    adopt_effects()
     _seed_generators()
     for stream in (sys.stdout, sys.stderr):
         # pipes to the supervisor are buffered like terminals: each line is seen when it is written
@@ -237,10 +239,6 @@ def _exit_code(value: object) -> int:
         return value & 0xFF
     print(value, file=sys.stderr)  # noqa: T201 - as the interpreter does with SystemExit("text")
     return 1
-
-
-#: signals that would be swallowed by a child which has not reset the supervisor's handlers yet
-_HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 
 
 class InChild(BaseException):
@@ -303,11 +301,14 @@ def spawn(
             report=theirs[2],
             channel=theirs[3] if channel else None,
         )
-        # the child has the supervisor's handlers until it resets them, and takes these then
-        signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
-        pid = os.fork()
+        # a child that has not reset the supervisor's handlers yet would swallow these: it takes them then
+        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+        with warnings.catch_warnings():
+            # that there are threads: those of libraries in C, which start them again
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
     except OSError:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         for descriptor in ours + theirs:
             os.close(descriptor)
         raise
@@ -317,7 +318,7 @@ def spawn(
         for descriptor in ours:
             os.close(descriptor)
         raise InChild(plan)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
     for descriptor in theirs:
         os.close(descriptor)
     for descriptor in ours:

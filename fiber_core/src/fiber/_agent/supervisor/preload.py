@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
 
@@ -114,6 +114,47 @@ def replace_environ(environ: Mapping[str, str]) -> None:
         time.tzset()
 
 
+#: signals for which a supervisor has handlers
+HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+#: handlers of these signals that imports have set
+_handlers: dict[int, Any] = {}
+#: environment variables that imports have set, changed or deleted: values before and after
+_variables: dict[str, tuple[str | None, str | None]] = {}
+
+
+def adopt_effects() -> None:
+    """Give this fork what imports have set, as if it had imported the modules itself.
+
+    The supervisor has handlers of its own, and a fork has the environment of its submitter.
+    """
+    for signum, handler in _handlers.items():
+        signal.signal(signum, handler)
+    for name, (before, after) in _variables.items():
+        # unless it was set to something else since
+        if os.environ.get(name) == before:
+            _set_variable(name, after)
+
+
+def _set_variable(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+
+
+def _note_effects(environ: Mapping[str, str], handlers: Mapping[int, Any]) -> None:
+    """Note what has changed since, and give the supervisor its own handlers back."""
+    for signum, handler in handlers.items():
+        now = signal.getsignal(signum)
+        if now != handler:
+            _handlers[signum] = now
+            signal.signal(signum, handler)
+    for name in {*environ, *os.environ}:
+        before, after = environ.get(name), os.environ.get(name)
+        if before != after:
+            _variables[name] = before, after
+
+
 @values.frozen
 class Preloaded:
     """Outcome of imports."""
@@ -134,6 +175,8 @@ def preload(modules: Iterable[str], environ: Mapping[str, str] | None = None) ->
     """
     if environ is not None:
         replace_environ(environ)
+    environ = dict(os.environ)
+    handlers: dict[int, Any] = {signum: signal.getsignal(signum) for signum in HANDLED}
     failures = {}
     threaded = []
     for name in modules:
@@ -146,8 +189,7 @@ def preload(modules: Iterable[str], environ: Mapping[str, str] | None = None) ->
         # those of C libraries are not counted: such a library that may be forked starts them again
         if threading.active_count() > threads:
             threaded.append(name)
-    # an explicit request of a process that is not the master may have left threads
-    warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*fork.*")
+    _note_effects(environ, handlers)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()

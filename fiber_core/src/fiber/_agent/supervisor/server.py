@@ -674,6 +674,9 @@ def main(descriptor: int, interrupts: tuple[int, int, int], *, early: bool = Fal
         _leave_terminal(options.run_directory)
     kernel.set_title(DETACHED_TITLE if options.detached else SUPERVISOR_TITLE)
     limit = raise_descriptor_limit()
+    for signum in (signal.SIGCHLD, signal.SIGTERM):
+        # where the program ignores them: whether an import does so could not be seen
+        signal.signal(signum, signal.SIG_DFL)
     preloaded = preload(options.preload, options.environ)
     try:
         os.set_blocking(descriptor, False)
