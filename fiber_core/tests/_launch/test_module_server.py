@@ -125,6 +125,32 @@ def test_packages_whose_import_starts_threads_are_imported_by_each_child(tmp_pat
     assert (done.stdout, done.stderr) == ("4\nTrue\n", "")
 
 
+LOGGING = """
+import logging, sys
+import fiber
+
+logging.basicConfig(format="%(processName)s: %(message)s", level="INFO", stream=sys.stdout)
+import verbose
+
+if __name__ == "__main__":
+    child = fiber.Process(target=logging.info, args=("hello",), name="child")
+    child.start()
+    child.join()
+"""
+
+
+@LINUX
+@pytest.mark.one_host("those that fork on this host")
+def test_the_programs_logging_is_set_up_before_a_packages(tmp_path):
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    # a function of the module sets up the root logger if nobody has, without any say
+    (packages / "verbose.py").write_text("import logging\nlogging.debug('optional part missing')\n")
+    (tmp_path / "program.py").write_text(LOGGING)
+    done = ran([sys.executable, "program.py"], cwd=tmp_path, env={"PYTHONPATH": str(packages)})
+    assert (done.stdout, done.stderr) == ("child: hello\n", "")
+
+
 EFFECTS = """
 import os, signal, sys
 

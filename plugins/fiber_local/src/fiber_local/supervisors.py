@@ -309,7 +309,10 @@ class Supervisors:
 
         def retired(modules: tuple[str, ...]) -> None:
             names = ", ".join(modules)
-            log.info("fiber: each process imports %s by itself: the import starts threads", names)
+            log.debug(
+                "fiber: each process imports %s itself, as that starts threads or sets up logging",
+                names,
+            )
             with self._lock:
                 # the second time it is a module that imports one of the first: it may not be the last
                 again = self._preload[len(self._essential) :] if self._excluded else ()

@@ -386,7 +386,7 @@ class SupervisorClient:
         on_notice: called on that thread with sentences for people.
         on_end: called on that thread once, when no more will come, with the reason; "" where the
             supervisor ended because there was nothing left to do or on request.
-        on_retired: called on that thread with the modules for whose threads it takes no more jobs.
+        on_retired: called on that thread with modules whose import keeps it from taking more jobs.
         process: the supervisor, where this process started it: it is killed when it is silent.
         silence: seconds without a word after which it is given up, and its jobs with it; None for
             those after which any peer on this host is.

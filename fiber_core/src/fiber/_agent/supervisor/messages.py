@@ -457,11 +457,10 @@ class Hello:
 class Retired:
     """A supervisor that takes no more jobs from its master, and ends after those that it has.
 
-    Imports have left threads in it. A fork has none of them, and may wait for ever for one, or for a
-    lock that one held.
+    Imports have left threads in it, which a fork does not have, or have set up logging.
     """
 
-    #: modules whose import did that
+    #: modules that did, which each process is to import by itself
     modules: tuple[str, ...]
 
 

@@ -161,8 +161,19 @@ class Preloaded:
 
     #: modules that could not be imported, and why
     failures: Mapping[str, str]
-    #: modules whose import left threads, which a fork of this process would not have
-    threaded: tuple[str, ...]
+    #: modules that each process is to import by itself: a fork has none of the threads that the import left,
+    #: and does not set up logging as it would if it had run the program's statements before the import
+    excluded: tuple[str, ...]
+
+
+#: level of the root logger as it is before anybody sets it
+_WARNING = 30
+
+
+def _logging_settings() -> tuple[Any, ...]:
+    # not imported here: fiber does without it
+    root = getattr(sys.modules.get("logging"), "root", None)
+    return (_WARNING,) if root is None else (*root.handlers, root.level)
 
 
 def preload(modules: Iterable[str], environ: Mapping[str, str] | None = None) -> Preloaded:
@@ -178,19 +189,19 @@ def preload(modules: Iterable[str], environ: Mapping[str, str] | None = None) ->
     environ = dict(os.environ)
     handlers: dict[int, Any] = {signum: signal.getsignal(signum) for signum in HANDLED}
     failures = {}
-    threaded = []
+    excluded = []
     for name in modules:
-        threads = threading.active_count()
+        threads, settings = threading.active_count(), _logging_settings()
         try:
             importlib.import_module(name)
         except BaseException as error:
             # whatever a module does while it is imported, children can do without the head start
             failures[name] = f"{type(error).__name__}: {error}"
         # those of C libraries are not counted: such a library that may be forked starts them again
-        if threading.active_count() > threads:
-            threaded.append(name)
+        if threading.active_count() > threads or _logging_settings() != settings:
+            excluded.append(name)
     _note_effects(environ, handlers)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
-    return Preloaded(failures, tuple(threaded))
+    return Preloaded(failures, tuple(excluded))

@@ -54,7 +54,7 @@ class RequestHandler:
         settle_interrupts: calls back, in the order of the calls, once the runner got every SIGINT
             to the program's process group that was sent before.
         on_shutdown: called with the reply to give once everything has ended.
-        on_threaded: called with modules whose import left threads, if any, and the reply to give then.
+        on_excluded: called with modules that each process is to import by itself, if any, and the reply to give then.
         devices: grants devices.
         look_again: calls back a moment later.
     """
@@ -70,7 +70,7 @@ class RequestHandler:
         send_about: Callable[[JobEntry, object], None],
         settle_interrupts: Callable[[Callable[[], None]], None],
         on_shutdown: Callable[[Callable[[], None]], None],
-        on_threaded: Callable[[tuple[str, ...], Callable[[], None]], None],
+        on_excluded: Callable[[tuple[str, ...], Callable[[], None]], None],
         devices: DeviceQueue,
         look_again: Callable[[Callable[[], None]], object],
     ) -> None:
@@ -82,7 +82,7 @@ class RequestHandler:
         self._send_about = send_about
         self._settle_interrupts = settle_interrupts
         self._on_shutdown = on_shutdown
-        self._on_threaded = on_threaded
+        self._on_excluded = on_excluded
         self._devices = devices
         self._look_again = look_again
         self._looks_again = False
@@ -276,7 +276,7 @@ class RequestHandler:
     def _preload(self, channel: Channel, message: messages.Preload) -> None:
         preloaded = preload(message.modules, message.environ)
         done = messages.Done(number=message.number, words=preloaded.failures)
-        self._on_threaded(preloaded.threaded, lambda: channel.send(done))
+        self._on_excluded(preloaded.excluded, lambda: channel.send(done))
 
     def _offer(self, channel: Channel, message: messages.Devices) -> None:
         try:
@@ -384,7 +384,7 @@ class Server:
             send_about=self._send_about,
             settle_interrupts=self._settle_interrupts,
             on_shutdown=self._end,
-            on_threaded=self._retire,
+            on_excluded=self._retire,
             devices=DeviceQueue(account),
             look_again=lambda look: self._loop.call_later(self._timing.device_retry, look),
         )
@@ -425,7 +425,7 @@ class Server:
         if journal is not None:
             self._descriptors.own(journal)
         hello = messages.Hello(pid=os.getpid(), failures=preloaded.failures)
-        self._retire(preloaded.threaded, lambda: self._send(None, hello))
+        self._retire(preloaded.excluded, lambda: self._send(None, hello))
         while not self._finished:
             self._loop.run_once()
 
