@@ -213,8 +213,9 @@ class Loop:
                 self._call(key.data[0])
             if events & _WRITE and key.data[1] is not None:
                 self._call(key.data[1])
-        # where there is none, without a call: for each message
-        for timer in self._due() if self._timers else ():
+        # where none is due, without a call: for each message
+        is_due = self._timers and self._timers[0][0] <= self._clock()
+        for timer in self._due() if is_due else ():
             callback, timer.callback = timer.callback, None
             if callback is not None:
                 self._call(callback)
