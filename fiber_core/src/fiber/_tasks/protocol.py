@@ -150,18 +150,8 @@ def digest(segments: Sequence[frames.Buffer]) -> bytes:
 
 def read_tasks(body: memoryview) -> tuple[Tasks, memoryview]:
     """Head and items of a TASKS body."""
-    # as its __init__ has it, without the call: for each entry
-    tasks, tasks.context = Tasks.__new__(Tasks), b""
     try:
-        (
-            tasks.entry,
-            tasks.call,
-            tasks.start,
-            tasks.stop,
-            tasks.chunk,
-            tasks.mode,
-            tasks.digest,
-        ) = _TASKS.unpack_from(body)
+        tasks = Tasks(*_TASKS.unpack_from(body))
     except struct.error as error:
         msg = "a TASKS body is cut short"
         raise WireError(msg) from error
@@ -189,10 +179,8 @@ def _read_context(tasks: Tasks, body: memoryview) -> memoryview:
 
 def read_done(body: memoryview) -> tuple[Done, memoryview]:
     """Head and outcomes of a DONE body."""
-    # as read_tasks() does
-    done = Done.__new__(Done)
     try:
-        done.entry, done.start, done.stop, done.seconds, done.credits = _DONE.unpack_from(body)
+        done = Done(*_DONE.unpack_from(body))
     except struct.error as error:
         msg = "a DONE body is cut short"
         raise WireError(msg) from error

@@ -269,7 +269,7 @@ class Client:
             return False
 
         link = self._link
-        counts = link.counts
+        acknowledges = link.acknowledges
 
         def look_at(_: int, data: frames.Buffer) -> Action | None:
             found: Message | tuple[int, memoryview] | None
@@ -279,7 +279,7 @@ class Client:
             else:
                 found = frames.cast(data, target)
             action = None if found is None or self._closed else look(found)
-            if action is None or not counts:
+            if action is None or not acknowledges:
                 return action
             received = link.received + 1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import select
 import threading
 import time
@@ -94,10 +93,10 @@ class Link:
         self._large_message = threading.Lock()
         self._assembler = frames.Assembler()
         self._socket = socket_for(url, max_frame, timing)
-        #: True where frames that have come are counted, to be acknowledged
-        self.counts = self._socket.acknowledges
-        #: of the frames that have come those that were acknowledged; infinitely many where none need be
-        self.acked: float = 0 if self.counts else math.inf
+        #: True where the other side waits for acknowledgements
+        self.acknowledges = self._socket.acknowledges
+        #: of the frames that have come those that were acknowledged
+        self.acked = 0
         self._owned = self._socket.descriptors
         #: descriptors of which one is readable whenever :meth:`receive` may have a message
         self.fds = self._socket.fds
@@ -183,7 +182,7 @@ class Link:
                     for of_kind, _, _, whole, pieces in parts:
                         self.send(of_kind, target, number, pieces, whole)
                 return
-        if self.counts:
+        if self.acknowledges:
             head = functools.partial(self._head, kind, target, number, size)
         else:
             # without a call of Python's: for each task
@@ -224,7 +223,7 @@ class Link:
                 # most messages are one frame
                 message = frame if frame.is_whole else self._assembler.feed(frame)
                 self.received += 1
-                if self.received - self.acked >= ACK_AFTER:
+                if self.acknowledges and self.received - self.acked >= ACK_AFTER:
                     self.acknowledge()
                 if message is not None:
                     return message
