@@ -4,21 +4,25 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import attrs
 import pytest
 
-from fiber.exceptions import BackendUnavailableError
+from fiber.exceptions import BackendError, BackendUnavailableError, SubmitError
 from fiber.model import JobState, Reason, ReasonKind
 from fiber.testing import programs
 from fiber.testing.kit.platform import Driver
 from fiber_ssh import agent_link, exec_channel
 from fiber_ssh.config import SshConfig
 from fiber_ssh.exec_channel import agent_archive
+from fiber_ssh.host_state import HostState
 from fiber_ssh.hosts import read_hosts
+from fiber_ssh.scheduler import JobScheduler
 from supervised import until_gone
 from waiting import until
+from wire_world import in_thread
 
 
 @pytest.fixture
@@ -87,6 +91,40 @@ def test_the_start_of_a_job_is_told_also_where_it_ends_at_once(driver):
     for job in jobs:
         reached(driver, job, JobState.SUCCEEDED)
         assert JobState.RUNNING in {status.state for status in driver.statuses(job)}
+
+
+def test_a_detached_job_is_with_its_host_when_it_is_submitted(driver_with, monkeypatch):
+    driver = driver_with()
+    driver.backend.capacity()
+    reaches_it, is_submitted = threading.Event(), threading.Event()
+    send = JobScheduler._send
+    monkeypatch.setattr(JobScheduler, "_send", lambda *it: reaches_it.wait(30) and send(*it))
+
+    def submit():
+        job = driver.submit(programs.sleep_forever(), detached=True)
+        is_submitted.set()
+        # as a command does
+        driver.backend.close()
+        return job
+
+    submitted = in_thread(submit)
+    assert not is_submitted.wait(0.2)
+    reaches_it.set()
+    job = submitted()
+
+    later = driver_with()
+    assert [one.id for one in later.backend.list(job.run_id)] == [job.id]
+    reached(later, job, JobState.RUNNING)
+    later.backend.cleanup(job.run_id)
+
+
+def test_a_detached_job_that_does_not_reach_its_host_is_no_job(driver, monkeypatch):
+    def refuse(*_):
+        raise BackendError("its disk is full")
+
+    monkeypatch.setattr(HostState, "send_files", refuse)
+    with pytest.raises(SubmitError, match="is on no host: its disk is full"):
+        driver.submit(programs.exit_with(0), detached=True)
 
 
 def test_a_job_does_not_notice_that_the_connection_dropped(driver, world, capfd):

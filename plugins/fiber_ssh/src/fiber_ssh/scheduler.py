@@ -164,10 +164,13 @@ class JobScheduler:
     def submit(self, submission: Submission) -> None:
         """Accept a job; assign it to a host, or queue it.
 
+        One that is detached is with its host when this returns: this program may end at once.
+
         Raises:
             BackendUnavailableError: no host is connected.
             ResourceError: no host will ever have enough slots or devices.
-            SubmitError: no host has the Python and the fiber-core that it needs.
+            SubmitError: no host has the Python and the fiber-core that it needs; or a detached job has
+                ended before a host had it, with the reason.
         """
         request = submission.spec.resources
         kinds = [kind for kind, count in request.devices.items() if count]
@@ -180,6 +183,21 @@ class JobScheduler:
             # another host may have more
             usable = self._compatible(self.wait_connected(every=True), submission)
             self._accept(submission, usable)
+        if submission.spec.detached:
+            self._wait_confirmed(submission)
+
+    def _wait_confirmed(self, submission: Submission) -> None:
+        def is_decided() -> bool:
+            return submission.confirmed or self.is_closed or self._has_ended(submission.job.id)
+
+        with self._changed:
+            self._changed.wait_for(is_decided)
+            if submission.confirmed:
+                return
+            status = self.feed.status(submission.job.id)
+        why = "this program has given it up" if status is None else status.message
+        msg = f"{submission.job.name} is on no host: {why}"
+        raise SubmitError(msg)
 
     def _compatible(
         self, host_states: Sequence[HostState], submission: Submission
@@ -279,8 +297,10 @@ class JobScheduler:
     def _on_answer(self, submission: Submission, request: Request) -> None:
         if request.error is None:
             # the private bytes are not needed any more
-            submission.confirmed = True
-            submission.spec = attrs.evolve(submission.spec, private=None)
+            with self._changed:
+                submission.confirmed = True
+                submission.spec = attrs.evolve(submission.spec, private=None)
+                self._changed.notify_all()
             return
         kind = ReasonKind.START
         if isinstance(request.error, BackendUnavailableError):
