@@ -320,7 +320,10 @@ def archive(
         return path
 
     with ThreadPoolExecutor(1, "rootfs") as thread:
-        yield thread.submit(make).result
+        made = thread.submit(make)
+        # ends with that: the engine may be started amidst a test, which then must leave no thread
+        thread.shutdown(wait=False)
+        yield made.result
 
 
 class Daemon:
