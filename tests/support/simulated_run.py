@@ -10,8 +10,7 @@ import threading
 import time
 
 from fiber._config.settings import DASHBOARD
-from fiber._dashboard.feed import Run
-from fiber._dashboard.server import Server
+from fiber._dashboard.server import Run, Server
 from fiber.exceptions import FiberError
 from fiber.model import Timing
 

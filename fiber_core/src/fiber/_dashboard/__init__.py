@@ -8,8 +8,8 @@ program continues.
 Invariants: nothing on the page changes a run; a request without the token gets no answer but 403; the page
 loads nothing from another host; a browser that stops reading costs its own connection and nothing else.
 
-feed          status of a run, asked for once a second for all open pages, with its last minutes
-server        the HTTP server, its addresses, and the check of requests (token, Host header)
+server        status of a run, asked for once a second for all open pages; the HTTP server, its addresses, and the
+              check of requests (token, Host header)
 program       process that serves the page of one program
 page/         HTML, CSS and JavaScript, sent unchanged
 """

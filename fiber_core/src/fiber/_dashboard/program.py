@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 from fiber._agent import rundir
 from fiber._agent.supervisor.kernel import ProcessWatch
 from fiber._agent.supervisor.start import python
-from fiber._dashboard.feed import Run
-from fiber._dashboard.server import Server, require
+from fiber._dashboard.server import Run, Server, require
 from fiber._tasks.dispatcher import text_of
 from fiber._watch.status import Asker
 from fiber.exceptions import FiberError

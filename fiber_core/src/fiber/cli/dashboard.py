@@ -17,7 +17,7 @@ from fiber.cli.output import note
 from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
-    from fiber._dashboard.feed import Connection, Run
+    from fiber._dashboard.server import Connection, Run
     from fiber.cli.runs import Answer, LocalRun, RemoteRuns
     from fiber.model import Timing
 
@@ -129,7 +129,7 @@ class _Runs:
 
 
 def _run(ident: str, described: dict[str, Any], connect: Callable[[], Connection]) -> Run:
-    from fiber._dashboard.feed import Run
+    from fiber._dashboard.server import Run
 
     return Run(
         id=ident,
