@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from fiber._objects import store
-from fiber._objects.managed import remote_referent
-from fiber._objects.managed.remote_referent import current_caller
+from fiber._objects.managed import referent
+from fiber._objects.managed.referent import current_caller
 from objects_world import World
 from wire_world import until
 
@@ -39,7 +39,7 @@ def near(world, owner, monkeypatch):
     # what it pickles is for the owner
     monkeypatch.setattr(store, "current", lambda: owner.store)
     # this thread has no channel of another test
-    monkeypatch.setattr(remote_referent, "_current", threading.local())
+    monkeypatch.setattr(referent, "_current", threading.local())
     yield world.node("near", kernel_objects=True)
     current_caller()._finalizer()
     until(lambda: "fiber-calls-near" not in "".join(one.name for one in threading.enumerate()))

@@ -55,7 +55,7 @@ _CLASSES = {
     Kind.BARRIER: "fiber._objects.sync.barrier:RemoteBarrier",
     Kind.BLOCK: "fiber._objects.blocks.block:RemoteBlock",
     Kind.STORAGE: "fiber._objects.remote_object:RemoteObject",
-    Kind.REFERENT: "fiber._objects.managed.remote_referent:RemoteReferent",
+    Kind.REFERENT: "fiber._objects.managed.referent:RemoteReferent",
 }
 
 

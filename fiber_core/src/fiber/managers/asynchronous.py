@@ -16,7 +16,7 @@ from fiber.managers.base import BaseManager, BaseProxy, State, Token, auto_proxy
 
 if TYPE_CHECKING:
     from fiber._objects.managed.calls import LocalCall
-    from fiber._objects.managed.remote_referent import Call
+    from fiber._objects.managed.referent import Call
 
 __all__ = ["AsyncHandle", "AsyncManager", "AsyncProxy", "gather"]
 

@@ -11,8 +11,14 @@ from types import SimpleNamespace
 import pytest
 
 from fiber._objects.managed import calls, channel
-from fiber._objects.managed.referent import CallerThreads, NewReferent, Referent
-from fiber._objects.managed.remote_referent import Call, Caller, current_caller
+from fiber._objects.managed.referent import (
+    Call,
+    Caller,
+    CallerThreads,
+    NewReferent,
+    Referent,
+    current_caller,
+)
 from fiber._objects.pipe.packets import PacketSocket
 from fiber._wire.client import PendingCall
 from fiber._wire.frames import Kind as Frame

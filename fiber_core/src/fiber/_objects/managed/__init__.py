@@ -1,7 +1,7 @@
 """Managed objects: method calls from any process on an object in a manager's process.
 
 A managed object is a :class:`~fiber._objects.managed.referent.Referent` at its owner, the process
-of a manager, and a :class:`~fiber._objects.managed.remote_referent.RemoteReferent` in every process
+of a manager, and a :class:`~fiber._objects.managed.referent.RemoteReferent` in every process
 that has proxies of it. ``fiber.managers`` builds servers and proxies on both.
 
 Invariants:
@@ -22,6 +22,6 @@ Threads: one for each caller at the owner (``CallerThreads``), ended when the ca
 30 idle seconds without a channel. Other answers arrive on the handler thread; user code never runs there, finalization
 included. One lock in ``CallerThreads``, held briefly.
 
-``calls``: messages and outcomes; ``referent``: the owner's side and its threads; ``remote_referent``: the
+``calls``: messages and outcomes; ``referent``: the owner's side with its threads, and the
 other processes' side; ``channel``: both ends of such a pipe.
 """

@@ -169,7 +169,7 @@ def references(item: Item) -> Sequence[tuple[str, tuple[str, ...], int, int]]:
 
 
 class LocalCall:
-    """A call within the object's process; see ``Call`` in ``remote_referent``."""
+    """A call within the object's process; see ``Call`` in ``referent``."""
 
     def __init__(self) -> None:
         self._done = threading.Event()
