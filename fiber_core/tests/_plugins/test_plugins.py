@@ -12,9 +12,9 @@ import pytest
 from distributions import Answers, Site
 from fiber._base import values
 from fiber._config.settings import load_config
+from fiber._plugins import fiber_listen_address
 from fiber._plugins import manager as plugins_module
 from fiber._plugins.backend_choice import choose_backend, load_backend, refuse_undeclared
-from fiber._plugins.defaults import fiber_listen_address
 from fiber._plugins.manager import load_plugins
 from fiber._runtime import runtime
 from fiber.abc import API_VERSION

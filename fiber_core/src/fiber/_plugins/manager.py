@@ -235,7 +235,7 @@ def unknown_backend(name: str, installed: Collection[str], origin: str = "") -> 
 
 
 #: the core's own hook implementations, registered like a plugin
-_BUILT_IN = "fiber._plugins.defaults"
+_BUILT_IN = "fiber._plugins"
 
 _log = lazy_logger("fiber.plugins")
 
