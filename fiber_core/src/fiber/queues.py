@@ -9,12 +9,11 @@ from typing import Any, Generic, TypeVar
 
 from fiber._base.entry_points import load_object
 from fiber._objects import store
-from fiber._objects.address import Kind
+from fiber._objects.address import ANY, Kind
 from fiber._objects.handle import ChannelObject, ExtensibleHandle, TaskQueueObject, decode, encode
 from fiber._objects.pipe import memories
 from fiber._objects.queue.messages import Item
 from fiber._objects.queue.tasks import TaskChannel
-from fiber._objects.references import ANY
 from fiber._wire import fork
 
 __all__ = ["JoinableQueue", "Queue", "SimpleQueue"]

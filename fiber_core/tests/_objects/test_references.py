@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber._objects.address import Kind
+from fiber._objects.address import LASTING, Kind
+from fiber._objects.owned_object import References
 from fiber._objects.queue.messages import ItemWithReferences
-from fiber._objects.references import LASTING, References
 from fiber.exceptions import PeerLostError
 from objects_world import put, take
 from wire_world import until

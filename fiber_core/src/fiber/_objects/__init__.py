@@ -32,9 +32,9 @@ Called by ``fiber.{queues,connection,synchronize,sharing,sharedctypes,managers}`
 calls ``_wire`` for connections, ``_runtime`` for the process, and little of ``_tunnel`` and
 ``_agent``.
 
-- ``address``: kinds, shapes, addresses. ``references``: the owner's count of references; pure.
+- ``address``: kinds, shapes, addresses.
 - ``store``: registry of one process. ``handle``: base of the users' objects, and pickling of items.
-- ``owned_object``, ``remote_object``: bases of the two sides. ``owner_connection``: connection of
+- ``owned_object`` (with its count of references), ``remote_object``: bases of the two sides. ``owner_connection``: connection of
   this process to an owner.
 - ``descriptors``: those of the program, and its sockets.
 - ``protocol``: messages. ``waiting``: waiting threads of the owner.

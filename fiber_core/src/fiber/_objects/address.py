@@ -1,4 +1,4 @@
-"""Addresses of shared objects, and their kinds and shapes; values that are pickled."""
+"""Addresses of shared objects, and their kinds and shapes; values that are pickled. Numbers of uses of a reference."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from fiber._base import values
 _AUTH_DOMAIN = re.compile(r"([0-9a-f]{16})@")
 #: bytes that wait unread in one direction of a pipe before its writers are held back
 PIPE_BYTES = 8 * 2**20
+#: reference id of a handle that was not unpickled
+NO_REFERENCE = 0
+#: uses of a reference that lasts until it is voided
+ANY = 0
+#: uses of a reference that may be used at any time or never, so that no reader waits for it
+LASTING = 2**32 - 1
 
 
 class Kind(enum.IntEnum):

@@ -13,13 +13,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fiber._objects import protocol, store
-from fiber._objects.address import Address, Kind
+from fiber._objects.address import ANY, Address, Kind
 from fiber._objects.handle import issue
 from fiber._objects.owned_object import OwnedObject
 from fiber._objects.pipe import packets
 from fiber._objects.pipe.end import Fetching
 from fiber._objects.protocol import Op
-from fiber._objects.references import ANY
 from fiber._wire import codec
 from fiber._wire.codec import MessageEnvelope
 from fiber._wire.endpoint import Peer

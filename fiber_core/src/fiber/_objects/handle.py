@@ -13,10 +13,9 @@ from multiprocessing.context import get_spawning_popen
 from typing import Any, Protocol
 
 from fiber._objects import store
-from fiber._objects.address import Address, Shape
+from fiber._objects.address import ANY, LASTING, Address, Shape
 from fiber._objects.pipe.memories import ItemInMemory
 from fiber._objects.queue.messages import Item, ItemWithReferences, Reference
-from fiber._objects.references import ANY, LASTING
 from fiber._wire import codec
 from fiber._wire.codec import MessageEnvelope, Stream
 

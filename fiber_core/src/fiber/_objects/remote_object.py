@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fiber._objects import protocol
-from fiber._objects.address import Address, Shape
+from fiber._objects.address import NO_REFERENCE, Address, Shape
 from fiber._objects.owner_connection import Owner, without_traceback
 from fiber._objects.protocol import Op
-from fiber._objects.references import NO_REFERENCE
 from fiber._wire.frames import Buffer, Message
 from fiber.exceptions import PeerLostError, TransportError
 

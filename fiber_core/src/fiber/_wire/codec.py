@@ -188,7 +188,7 @@ class MessageEnvelope:
     """Envelope of one message: collects the references to shared objects in its pickle.
 
     Args:
-        uses: number of times that the pickle will be loaded, see :mod:`fiber._objects.references`.
+        uses: number of times that the pickle will be loaded, see :mod:`fiber._objects.address`.
         auth_domain: authentication domain of the receiver; None for a process of this run.
     """
 

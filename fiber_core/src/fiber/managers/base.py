@@ -20,12 +20,11 @@ from multiprocessing import AuthenticationError, ProcessError, process, util
 from typing import Any, ClassVar, NoReturn, Protocol
 
 from fiber._objects import store
-from fiber._objects.address import Address, Kind
+from fiber._objects.address import NO_REFERENCE, Address, Kind
 from fiber._objects.auth_listener import AuthListener, connect_to, open_listener
 from fiber._objects.handle import Handle, SharedObject
 from fiber._objects.managed.calls import CreatedObject, load_proxytype
 from fiber._objects.managed.referent import CallerThreads, NewReferent, Referent
-from fiber._objects.references import NO_REFERENCE
 from fiber.connection import Connection, Pipe
 from fiber.exceptions import TransportError
 from fiber.process import Process

@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fiber._base.entry_points import load_object
 from fiber._objects import protocol
-from fiber._objects.address import Kind
+from fiber._objects.address import NO_REFERENCE, Kind
 from fiber._objects.handle import decode, encode
 from fiber._objects.managed import calls
 from fiber._objects.managed.calls import Answer, CreatedObject, LocalCall, Outcome
 from fiber._objects.owned_object import OwnedObject
 from fiber._objects.protocol import Op
 from fiber._objects.queue.messages import Item
-from fiber._objects.references import NO_REFERENCE
 from fiber._objects.remote_object import RemoteObject
 from fiber._wire import codec, fork
 from fiber._wire.endpoint import Peer

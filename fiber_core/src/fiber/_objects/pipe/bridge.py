@@ -19,13 +19,12 @@ import threading
 from typing import TYPE_CHECKING
 
 from fiber._base.threads import TURN
-from fiber._objects.address import Kind, Shape
+from fiber._objects.address import NO_REFERENCE, Kind, Shape
 from fiber._objects.handle import ChannelObject, decode, encode
 from fiber._objects.pipe.packets import PacketLoop, PacketSocket
 from fiber._objects.queue.channel import Channel
 from fiber._objects.queue.messages import Item, ItemWithReferences
 from fiber._objects.queue.requests import Deliver
-from fiber._objects.references import NO_REFERENCE
 from fiber._wire.descriptors import ReadyFd
 from fiber._wire.endpoint import Peer
 
