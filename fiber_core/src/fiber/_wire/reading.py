@@ -37,7 +37,7 @@ Look: TypeAlias = Callable[[int, Buffer], Action | None]
 
 
 #: looks at the socket before a thread sleeps, 2 us each
-_LOOKS = 60
+_MOST_LOOKS = 60
 # errors of epoll for a descriptor that nng has closed, or user code has closed or replaced
 _GONE = errno.EBADF, errno.ENOENT, errno.EINVAL, errno.EPERM
 
@@ -88,7 +88,7 @@ class Reading:
         self._is_stopped = self._is_closed = False
         # True while a thread that reads may wait for a descriptor
         self._polls = False
-        self._looks = Looks(_LOOKS)
+        self._looks = Looks(_MOST_LOOKS)
         self._wake_lock = threading.Lock()
         self._fd = source.fd
         if sys.platform == "linux":

@@ -243,8 +243,8 @@ def test_a_lock_that_is_soon_released_is_acquired_without_the_monitor(monkeypatc
 
 
 def look(monkeypatch, times):
-    monkeypatch.setattr(shared_semaphore, "LOOKS", times)
-    monkeypatch.setattr(shared_lock, "LOOKS", times)
+    monkeypatch.setattr(shared_semaphore, "MOST_LOOKS", times)
+    monkeypatch.setattr(shared_lock, "MOST_LOOKS", times)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

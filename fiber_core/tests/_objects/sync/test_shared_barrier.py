@@ -156,7 +156,7 @@ def test_an_interrupted_party_is_taken_back(monkeypatch, when):
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_process_may_be_killed_at_any_line(monkeypatch):
-    monkeypatch.setattr(shared_barrier, "LOOKS", 1)
+    monkeypatch.setattr(shared_barrier, "MOST_LOOKS", 1)
     line, is_killed = 1, True
     while is_killed:
         memory, ours = made(2)

@@ -155,7 +155,7 @@ def test_a_process_that_exits_passes_its_notification_on(ours, theirs, monkeypat
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize("step", ["wait", "notify"])
 def test_a_process_may_be_killed_at_any_line(monkeypatch, memory, ours, step):
-    monkeypatch.setattr(shared_condition, "LOOKS", 1)
+    monkeypatch.setattr(shared_condition, "MOST_LOOKS", 1)
     line, is_killed = 1, True
 
     def use(begin):

@@ -119,7 +119,7 @@ _TURN = struct.pack("@ll", int(TURN), int(TURN % 1 * 1e6))
 _BUFFER = 8 * 2**20
 _GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED, errno.ENOTCONN})
 #: looks for an answer before a thread sleeps, 1 us each
-_LOOKS = 20
+_MOST_LOOKS = 20
 #: seconds between two tries while this user has too many descriptors in messages that nobody has read
 _PAUSE = 0.02
 
@@ -202,7 +202,7 @@ class PacketSocket:
         self._socket = OwnedSocket(socket.AF_UNIX, socket.SOCK_SEQPACKET, descriptor)
         self._socket.setblocking(True)
         self._await_receipt = await_receipt
-        self._looks = Looks(_LOOKS)
+        self._looks = Looks(_MOST_LOOKS)
         fork.register(self)
 
     @classmethod

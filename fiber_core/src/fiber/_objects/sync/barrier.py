@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from fiber._base import values
 from fiber._base.threads import Deadline, turn
 from fiber._objects.address import Kind
-from fiber._objects.sync.monitor import LOOKS, Monitored, Word
+from fiber._objects.sync.monitor import MOST_LOOKS, Monitored, Word
 from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
 from fiber._objects.sync.protocol import Answer, Answers, Op, Request, Status, Wait, WaitQueue
 from fiber._objects.sync.waitable import OwnedWaitable, RemoteWaitable, Reply
@@ -138,7 +138,7 @@ class SharedBarrier(Monitored):
         """Wait until a round has ended; False if not in time."""
         words = self._words
         # several have to come
-        for _ in range(2 * LOOKS):
+        for _ in range(2 * MOST_LOOKS):
             if words[_ROUND] != number:
                 return True
         while True:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from fiber._base.threads import Deadline, give_way
 from fiber._objects.address import Kind
-from fiber._objects.sync.monitor import LOOKS, Monitored, Turns, Word
+from fiber._objects.sync.monitor import MOST_LOOKS, Monitored, Turns, Word
 from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
 from fiber._objects.sync.protocol import Answer, Answers, Op, Request, Status, Wait, WaitQueue
 from fiber._objects.sync.shared_semaphore import is_dead, own_identity
@@ -114,7 +114,7 @@ class SharedCondition(Monitored):
 
     def _wait(self, at: int, timeout: float | None) -> None:
         words, state = self._words, at + _STATE
-        for _ in range(0 if timeout is not None and timeout <= 0 else LOOKS):
+        for _ in range(0 if timeout is not None and timeout <= 0 else MOST_LOOKS):
             if words[state] == _NOTIFIED:
                 return
             give_way()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from fiber._base.threads import Deadline, turn
 from fiber._objects.address import Kind
-from fiber._objects.sync.monitor import LOOKS, SharedState, Word
+from fiber._objects.sync.monitor import MOST_LOOKS, SharedState, Word
 from fiber._objects.sync.protocol import Answer, Answers, Op, Request, Status, Wait, WaitQueue
 from fiber._objects.sync.waitable import OwnedWaitable, RemoteWaitable
 
@@ -82,7 +82,7 @@ class SharedEvent(SharedState):
         if words[_IS_SET]:
             return True
         deadline = Deadline(timeout)
-        for _ in range(LOOKS):
+        for _ in range(MOST_LOOKS):
             if words[_NUMBER] != number:
                 return True
         while True:

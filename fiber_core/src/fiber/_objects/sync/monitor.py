@@ -50,7 +50,7 @@ IN_USE = (
     "set a flag, or use another object there"
 )
 #: looks at a word before a thread sleeps, 0.1 us each; to sleep and be woken takes 10 us and more
-LOOKS = 100 if HAS_TWO_CPUS else 0
+MOST_LOOKS = 100 if HAS_TWO_CPUS else 0
 
 
 class _Timespec(ctypes.Structure):
@@ -170,7 +170,7 @@ class Monitor:
             RuntimeError: it is this thread's: a handler of a signal uses what the thread was just using.
             OSError: the mutex is out of order.
         """
-        looks = LOOKS
+        looks = MOST_LOOKS
         while code == errno.EBUSY and looks:
             code, looks = self.try_lock(self.mutex), looks - 1
         while code in (errno.EBUSY, errno.ETIMEDOUT):

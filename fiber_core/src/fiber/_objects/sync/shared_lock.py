@@ -47,7 +47,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from fiber._base.threads import give_way
 from fiber._objects.address import Kind, shape_of
 from fiber._objects.sync import monitor, shared_semaphore
-from fiber._objects.sync.monitor import LOOKS, Word
+from fiber._objects.sync.monitor import MOST_LOOKS, Word
 from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
 from fiber._objects.sync.protocol import Status
 from fiber._objects.sync.shared_semaphore import (
@@ -190,7 +190,7 @@ _GATE, _MAXIMUM = _SEATS, _SEATS + 4
 _LEAST, _MOST = 16, 64
 
 #: looks at whether another process has released what this thread has, 1 us each, before it waits through the monitor
-_LOOKS = 50
+_MOST_LOOKS_AGAIN = 50
 #: nanoseconds after which a look was long; number of the waits after that in which it looks once
 _LONG, _BUSY = 100_000, 100
 
@@ -642,7 +642,7 @@ def _make_uses(lock: SharedLock, *, recursive: bool) -> None:
 
     def acquire(block: bool = True, timeout: float | None = None) -> bool:
         nonlocal depth
-        if depth and lock._again(_LOOKS if block and timeout is None else 1):  # noqa: SLF001 - its own
+        if depth and lock._again(_MOST_LOOKS_AGAIN if block and timeout is None else 1):  # noqa: SLF001 - its own
             return True
         looks = None
         try:
@@ -677,7 +677,7 @@ def _make_uses(lock: SharedLock, *, recursive: bool) -> None:
             lock.release_for_another()
 
     def look(looks: int | None) -> int:
-        looks = LOOKS if looks is None else looks
+        looks = MOST_LOOKS if looks is None else looks
         while looks:
             looks -= 1
             if values[2 * _PERMIT] > 0:

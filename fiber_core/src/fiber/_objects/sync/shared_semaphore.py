@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from fiber._base.threads import TURN, Deadline
 from fiber._objects.address import Kind, shape_of
 from fiber._objects.sync.hold import HoldMixin, LocalHold
-from fiber._objects.sync.monitor import LOOKS, Monitored, Turns, Word
+from fiber._objects.sync.monitor import MOST_LOOKS, Monitored, Turns, Word
 from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
 from fiber._objects.sync.protocol import Status
 from fiber.backend_parts.liveness import Liveness, Owner, start_time, this_place
@@ -211,7 +211,7 @@ class SharedPermits(HoldMixin, Monitored):
                 outcome = self._take()
             return outcome
         words, free = self._free
-        for _ in range(LOOKS if looks is None else looks):
+        for _ in range(MOST_LOOKS if looks is None else looks):
             if words[free] > 0:
                 outcome = self._take()
                 if outcome is not REFUSED:
