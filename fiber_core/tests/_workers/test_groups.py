@@ -1,5 +1,7 @@
 """The worker groups of pools and executors: sizes, refusals, one group for each spec."""
 
+import os
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 import fiber
 from fiber._base.threads import CallbackThread
 from fiber._tasks.protocol import Mode
+from fiber._workers import group
 from fiber._workers.group import PoolOptions, WorkerGroups, resolve_chunksize
 from fiber.results import AsyncResult
 from pool_tasks import same
@@ -101,3 +104,15 @@ def test_refusals_are_fresh_and_the_first_one_counts(groups):
     with pytest.raises(ValueError, match="over") as second:
         groups.check()
     assert first.value is not second.value
+
+
+def scheduling_policy():
+    return os.sched_getscheduler(0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of Linux")
+@pytest.mark.parametrize("crowd, policy", [(64, "SCHED_OTHER"), (0, "SCHED_BATCH")])
+def test_workers_of_a_crowd_do_not_interrupt_who_wakes_them(monkeypatch, crowd, policy):
+    monkeypatch.setattr(group, "CROWD", crowd)
+    with fiber.Pool(1) as pool:
+        assert pool.apply(scheduling_policy) == getattr(os, policy)

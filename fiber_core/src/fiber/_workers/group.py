@@ -504,6 +504,18 @@ class WorkerGroup:
 
 
 _numbers = itertools.count(1)
+#: workers for each CPU of this host above which they wait for each other more than for tasks
+CROWD = 64
+
+
+def _is_crowd(workers: int) -> bool:
+    """True where so many workers would be far more than the CPUs of this host."""
+    if workers <= CROWD:
+        return False
+    # imported when used: few pools are that large
+    from fiber._base.cgroups import cpu_count
+
+    return workers > CROWD * cpu_count()
 
 
 class WorkerGroups:
@@ -522,6 +534,7 @@ class WorkerGroups:
         self._runtime = ready_runtime(options.validate)
         size, min_size, max_size = options.validate(self._runtime)
         initializer, args = options.initializer, tuple(options.initargs)
+        is_crowd = _is_crowd(max_size)
         self._error_handling = options.error_handling
         self._context = self._context_of_caller()
         self._name = f"{kind}-{next(_numbers)}"
@@ -536,7 +549,7 @@ class WorkerGroups:
             max_attempts=options.max_attempts or self._runtime.config.max_attempts,
             store=SealedPayloadStore(self._runtime),
             keeper=self._keeper(options),
-            make_process=lambda target: PoolWorker(target, initializer, args),
+            make_process=lambda target: PoolWorker(target, initializer, args, is_crowd=is_crowd),
         )
         #: workers at first
         self.initial_size = size

@@ -37,10 +37,16 @@ class PoolWorker(Process):
         target: number of its pool in messages.
         initializer: called first, or None.
         initargs: its arguments.
+        is_crowd: True where the pool may have far more workers than this host has CPUs.
     """
 
     def __init__(
-        self, target: int, initializer: Callable[..., Any] | None, initargs: tuple[Any, ...]
+        self,
+        target: int,
+        initializer: Callable[..., Any] | None,
+        initargs: tuple[Any, ...],
+        *,
+        is_crowd: bool = False,
     ) -> None:
         super().__init__(daemon=True)
         settings: dict[str, Any] = vars(self)["_config"]
@@ -48,6 +54,7 @@ class PoolWorker(Process):
         self._pool_target = target
         self._initializer = initializer
         self._initargs = initargs
+        self._is_crowd = is_crowd
         self._worker: Worker | None = None
 
     def describe_task(self) -> str:
@@ -65,6 +72,8 @@ class PoolWorker(Process):
             msg = "a pool's worker runs in a process that the pool started"
             raise FiberError(msg)
         link.on_descriptors_lost(self._leave)
+        if self._is_crowd and link.peer.host == current.hello.host:
+            _wait_for_turn()
 
         def redial() -> Link:
             made = dial(instructions, current.hello)
@@ -96,6 +105,19 @@ class PoolWorker(Process):
             with contextlib.suppress(Exception):
                 stream.flush()
         os._exit(DESCRIPTORS_LOST)
+
+
+def _wait_for_turn() -> None:
+    """Have this thread, once woken, wait until the one that has the CPU gives it up.
+
+    Else each of a thousand workers that is sent a task takes the CPU of the owner that sends them, which then
+    waits until all that it has woken had their turn. Threads and processes that a task starts inherit this.
+    """
+    if sys.platform == "linux":
+        # a container may forbid it; musl has no such call
+        with contextlib.suppress(OSError):
+            if os.sched_getscheduler(0) == os.SCHED_OTHER:
+                os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 class SealedPayloadStore:
