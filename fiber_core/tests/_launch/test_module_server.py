@@ -1,6 +1,8 @@
 """Libraries of the main module, which the process that forks children imports for all of them."""
 
 import os
+import signal
+import subprocess
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -10,6 +12,8 @@ import pytest
 from commands import ran
 from fiber._launch import module_server
 from fiber._launch.module_server import libraries_of_main
+from supervised import until_gone
+from waiting import until
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="others fork without it")
 
@@ -149,6 +153,73 @@ def test_the_programs_logging_is_set_up_before_a_packages(tmp_path):
     (tmp_path / "program.py").write_text(LOGGING)
     done = ran([sys.executable, "program.py"], cwd=tmp_path, env={"PYTHONPATH": str(packages)})
     assert (done.stdout, done.stderr) == ("child: hello\n", "")
+
+
+STUCK = """
+import os, time
+import fiber
+import stuck
+
+if __name__ == "__main__":
+    print("started", flush=True)
+    with fiber.Pool(1) as pool:
+        print(pool.apply(os.getpid) != os.getpid())
+"""
+
+
+@pytest.fixture
+def stuck(tmp_path):
+    """Writes a program which imports a package that does something in another process than the program's."""
+
+    def write(does):
+        packages = tmp_path / "site-packages"
+        packages.mkdir()
+        (packages / "stuck.py").write_text(
+            f"import os, sys, time\nif sys.argv[0] == '-c':\n    {does}\n"
+        )
+        (tmp_path / "program.py").write_text(STUCK)
+        return {"PYTHONPATH": str(packages)}
+
+    return write
+
+
+@LINUX
+@pytest.mark.one_host("those that fork on this host")
+@pytest.mark.parametrize(
+    "does,words",
+    [("os._exit(1)", "it ended without a word"), ("time.sleep(600)", "it has been silent for")],
+    ids=["ends it", "takes for ever"],
+)
+def test_an_import_that_ends_or_hangs_the_process_that_forks_is_left_to_each_child(
+    tmp_path, stuck, does, words
+):
+    env = {**stuck(does), "FIBER_TIME_SCALE": "0.02"}
+    done = ran([sys.executable, "program.py"], cwd=tmp_path, env=env)
+    assert done.stdout == "started\nTrue\n"
+    assert words in done.stderr
+    assert "and each process imports by itself from now on: stuck\n" in done.stderr
+    told = "the import of stuck once for all processes has taken" in done.stderr
+    assert told == (does != "os._exit(1)")
+
+
+@LINUX
+@pytest.mark.one_host("those that fork on this host")
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
+def test_the_process_that_forks_ends_with_the_program_while_it_imports(tmp_path, stuck, signum):
+    found = tmp_path / "pid"
+    env = stuck(f"os.write(os.open({str(found)!r}, 65), b'%d\\n' % os.getpid()); time.sleep(600)")
+    program = [sys.executable, "program.py"]
+    with subprocess.Popen(
+        program,
+        cwd=tmp_path,
+        env={**os.environ, **env, "FIBER_TIME_SCALE": "0.1"},
+        stderr=subprocess.PIPE,
+    ) as process:
+        until(lambda: found.exists() and found.read_text().endswith("\n"))
+        process.send_signal(signum)
+        # until no process has the other end of it any more
+        assert (b"KeyboardInterrupt" in process.stderr.read()) == (signum == signal.SIGINT)
+    until_gone(int(found.read_text()))
 
 
 EFFECTS = """

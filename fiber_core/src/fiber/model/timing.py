@@ -128,6 +128,8 @@ class Timing(Durations):
     partial_line: float = 0.1
     #: for a supervisor to come up: it imports the modules of ``preload``
     supervisor_start: float = 120.0
+    #: for its imports until the user is told what is being imported
+    import_notice: float = 30.0
     #: for it to end once it has announced that
     supervisor_exit: float = 10.0
     #: for a process to answer an interrupt; one that was stopped gives none

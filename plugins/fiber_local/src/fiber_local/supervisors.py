@@ -306,34 +306,51 @@ class Supervisors:
         on_end: Callable[[], None] = lambda: None,
     ) -> SupervisorClient:
         """Return the client of a supervisor; ``on_end`` is called once that has ended."""
+        result = "its jobs have ended with it"
 
         def retired(modules: tuple[str, ...]) -> None:
-            names = ", ".join(modules)
             log.debug(
                 "fiber: each process imports %s itself, as that starts threads or sets up logging",
-                names,
+                ", ".join(modules),
             )
-            with self._lock:
-                # the second time it is a module that imports one of the first: it may not be the last
-                again = self._preload[len(self._essential) :] if self._excluded else ()
-                self._excluded.update(modules, again)
-                self._preload = tuple(n for n in self._preload if n not in self._excluded)
+            # the second time it is a module that imports one of the first: it may not be the last
+            self._exclude(modules, everything=bool(self._excluded))
+
+        def stuck() -> None:
+            nonlocal result
+            if modules := self._exclude((), everything=True):
+                names = ", ".join(sorted(modules))
+                result += f", and each process imports by itself from now on: {names}"
 
         def ended(words: str) -> None:
             on_end()
             if words and not self._closed:
-                log.warning("fiber: %s; its jobs have ended with it", words)
+                log.warning("fiber: %s; %s", words, result)
 
         return SupervisorClient(
             channel,
             on_status=self._on_job_status,
             on_notice=_tell,
             on_end=ended,
+            on_stuck=stuck,
             on_retired=retired,
             process=process,
             silence=self._silence,
             timing=self._context.timing,
         )
+
+    def _is_essential(self, module: str) -> bool:
+        return module in self._essential or module.startswith("fiber.")
+
+    def _exclude(self, modules: Iterable[str], *, everything: bool) -> set[str]:
+        """Have later supervisors not import modules, or any that they can do without; returns which."""
+        with self._lock:
+            new = set(modules)
+            if everything:
+                new.update(n for n in self._preload if not self._is_essential(n))
+            self._excluded |= new
+            self._preload = tuple(name for name in self._preload if name not in new)
+            return new
 
     def _on_job_status(self, job_id: str, status: JobStatus) -> None:
         if status.state.is_terminal:

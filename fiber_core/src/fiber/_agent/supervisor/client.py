@@ -62,7 +62,7 @@ class Connection:
         channel: connected to the supervisor; closed at the end.
         on_message: called on the thread with messages that are no replies.
         on_lost: called on the thread when the supervisor is lost, before anything else follows:
-            the time to kill what it supervised.
+            the time to kill what it supervised; with True where it was importing modules.
         on_end: called on the thread as the last thing, with the reason; "" where the supervisor
             ended because there was nothing left to do or on request.
         process: the supervisor, where this process started it: it is killed when it is silent.
@@ -76,7 +76,7 @@ class Connection:
         channel: socket.socket,
         *,
         on_message: Callable[[object], None],
-        on_lost: Callable[[], None],
+        on_lost: Callable[[bool], None],
         on_end: Callable[[str], None],
         process: subprocess.Popen[bytes] | None,
         silence: float,
@@ -237,8 +237,7 @@ class Connection:
                 if self._closing:
                     return ""
             silent = now - self._last_seen
-            start = self._timing.supervisor_start
-            if silent > (self._silence if self._is_judged() else start):
+            if silent > (self._silence if self._is_judged() else self._import_patience()):
                 return f"it has been silent for {silent:.1f} s"
             if now >= beat:
                 beat = now + heartbeat
@@ -281,6 +280,11 @@ class Connection:
                 isinstance(pending.request, messages.Preload) for pending in self._pending.values()
             )
 
+    def _import_patience(self) -> float:
+        with self._lock:
+            ends = any(isinstance(p.request, messages.Shutdown) for p in self._pending.values())
+        return self._timing.supervisor_exit if ends else self._timing.supervisor_start
+
     def _ping(self) -> None:
         # never block here: this thread detects a supervisor that does not read
         if self._sending.acquire(blocking=False):
@@ -298,7 +302,7 @@ class Connection:
                 self._channel.shutdown(socket.SHUT_RDWR)
             if self._process is not None:
                 self._process.kill()
-            self._on_lost()
+            self._on_lost(not self._is_judged())
         with self._lock:
             self._ended = words
             pending = list(self._pending.values())
@@ -386,6 +390,7 @@ class SupervisorClient:
         on_notice: called on that thread with sentences for people.
         on_end: called on that thread once, when no more will come, with the reason; "" where the
             supervisor ended because there was nothing left to do or on request.
+        on_stuck: called on that thread first where it was lost while it imported modules.
         on_retired: called on that thread with modules whose import keeps it from taking more jobs.
         process: the supervisor, where this process started it: it is killed when it is silent.
         silence: seconds without a word after which it is given up, and its jobs with it; None for
@@ -401,6 +406,7 @@ class SupervisorClient:
         on_status: Callable[[str, JobStatus], None],
         on_notice: Callable[[str], None],
         on_end: Callable[[str], None],
+        on_stuck: Callable[[], None] = lambda: None,
         on_retired: Callable[[tuple[str, ...]], None] = lambda _: None,
         process: subprocess.Popen[bytes] | None = None,
         silence: float | None = None,
@@ -410,6 +416,7 @@ class SupervisorClient:
         self._on_status = on_status
         self._on_notice = on_notice
         self._on_end = on_end
+        self._on_stuck = on_stuck
         self._on_retired = on_retired
         self._owns = process is not None
         self._is_retired = False
@@ -583,7 +590,9 @@ class SupervisorClient:
             for module, words in message.failures.items():
                 self._on_notice(f"the supervisor cannot preload {module}: {words}")
 
-    def _on_lost(self) -> None:
+    def _on_lost(self, was_importing: bool) -> None:
+        if was_importing:
+            self._on_stuck()
         if self._owns:
             for status in self._living.values():
                 kill_groups(status)

@@ -166,6 +166,8 @@ class Preloaded:
     excluded: tuple[str, ...]
 
 
+#: the module that is being imported, for another thread
+being_imported: list[str] = []
 #: level of the root logger as it is before anybody sets it
 _WARNING = 30
 
@@ -192,6 +194,7 @@ def preload(modules: Iterable[str], environ: Mapping[str, str] | None = None) ->
     excluded = []
     for name in modules:
         threads, settings = threading.active_count(), _logging_settings()
+        being_imported[:] = [name]
         try:
             importlib.import_module(name)
         except BaseException as error:

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import select
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -25,7 +27,7 @@ from fiber._agent.supervisor.journal import Journal, read_ids
 from fiber._agent.supervisor.messages import HEADER, Channel, Decoder, SupervisorOptions
 from fiber._agent.supervisor.orphans import DETACHED_TITLE, SUPERVISOR_TITLE
 from fiber._agent.supervisor.output import Sink
-from fiber._agent.supervisor.preload import Preloaded, preload
+from fiber._agent.supervisor.preload import Preloaded, being_imported, preload
 from fiber._agent.supervisor.runner import JobRunner, Launch
 from fiber._base import values
 from fiber._base.threads import Loop, Timer
@@ -54,6 +56,7 @@ class RequestHandler:
         settle_interrupts: calls back, in the order of the calls, once the runner got every SIGINT
             to the program's process group that was sent before.
         on_shutdown: called with the reply to give once everything has ended.
+        preload: imports modules.
         on_excluded: called with modules that each process is to import by itself, if any, and the reply to give then.
         devices: grants devices.
         look_again: calls back a moment later.
@@ -70,6 +73,7 @@ class RequestHandler:
         send_about: Callable[[JobEntry, object], None],
         settle_interrupts: Callable[[Callable[[], None]], None],
         on_shutdown: Callable[[Callable[[], None]], None],
+        preload: Callable[[Iterable[str], Mapping[str, str] | None], Preloaded],
         on_excluded: Callable[[tuple[str, ...], Callable[[], None]], None],
         devices: DeviceQueue,
         look_again: Callable[[Callable[[], None]], object],
@@ -82,6 +86,7 @@ class RequestHandler:
         self._send_about = send_about
         self._settle_interrupts = settle_interrupts
         self._on_shutdown = on_shutdown
+        self._preload_modules = preload
         self._on_excluded = on_excluded
         self._devices = devices
         self._look_again = look_again
@@ -274,7 +279,7 @@ class RequestHandler:
         channel.send(messages.Done(number=message.number))
 
     def _preload(self, channel: Channel, message: messages.Preload) -> None:
-        preloaded = preload(message.modules, message.environ)
+        preloaded = self._preload_modules(message.modules, message.environ)
         done = messages.Done(number=message.number, words=preloaded.failures)
         self._on_excluded(preloaded.excluded, lambda: channel.send(done))
 
@@ -384,6 +389,7 @@ class Server:
             send_about=self._send_about,
             settle_interrupts=self._settle_interrupts,
             on_shutdown=self._end,
+            preload=functools.partial(_preload_for, options),
             on_excluded=self._retire,
             devices=DeviceQueue(account),
             look_again=lambda look: self._loop.call_later(self._timing.device_retry, look),
@@ -629,11 +635,8 @@ class Server:
         self._runner.close()
         for sink in self._sinks:
             sink.drain(self._timing.flush)
-        if self._remove and not _is_kept(self._options.run_directory):
-            import shutil
-
-            rundir.unlink_blocks(self._options.run_directory)
-            shutil.rmtree(self._options.run_directory, ignore_errors=True)
+        if self._remove:
+            _remove(self._options.run_directory)
         for reply in self._replies:
             reply()
         for channel in tuple(self._channels.values()):
@@ -641,12 +644,61 @@ class Server:
             channel.close()
 
 
-def _is_kept(directory: str) -> bool:
-    """True for the directory of a run that has detached jobs."""
-    from fiber._agent import rundir
-
+def _remove(directory: str) -> None:
+    """Remove a run's directory, unless it has detached jobs."""
     description = rundir.describe(Path(directory))
-    return description is not None and bool(description.get("detached"))
+    if description is None or not description.get("detached"):
+        import shutil
+
+        rundir.unlink_blocks(directory)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _preload_for(
+    options: SupervisorOptions, modules: Iterable[str], environ: Mapping[str, str] | None
+) -> Preloaded:
+    """Import modules; meanwhile a thread ends this process with its master, however long that takes.
+
+    After a while the thread says on standard error what is being imported.
+    """
+    try:
+        master = None if options.master is None else kernel.ProcessWatch(options.master)
+    except OSError:
+        # it has ended, or cannot be watched, which the server sees to once it serves
+        master = None
+    if master is None:
+        return preload(modules, environ)
+    done, finish = os.pipe()
+    watching = threading.Thread(target=_watch_imports, args=(options, master, done))
+    watching.start()
+    try:
+        return preload(modules, environ)
+    finally:
+        os.close(finish)
+        watching.join()
+        os.close(done)
+        master.close()
+
+
+def _watch_imports(options: SupervisorOptions, master: kernel.ProcessWatch, done: int) -> None:
+    poll = select.poll()
+    for watched in (master.fileno(), done):
+        poll.register(watched, select.POLLIN)
+    ready = poll.poll(1000 * options.timing.import_notice)
+    if not ready:
+        words = (
+            f"fiber: the import of {', '.join(being_imported)} once for all processes has taken "
+            f"{options.timing.import_notice:.0f} s so far; fiber.set_forkserver_preload([]) before the first "
+            "process is started leaves it to each process\n"
+        )
+        with contextlib.suppress(OSError):
+            os.write(2, words.encode())
+        ready = poll.poll()
+    if any(descriptor == master.fileno() for descriptor, _ in ready):
+        orphans.end_descendants(options.timing.kill)
+        if options.remove_directory:
+            _remove(options.run_directory)
+        os._exit(1)
 
 
 def main(descriptor: int, interrupts: tuple[int, int, int], *, early: bool = False) -> NoReturn:
@@ -677,7 +729,7 @@ def main(descriptor: int, interrupts: tuple[int, int, int], *, early: bool = Fal
     for signum in (signal.SIGCHLD, signal.SIGTERM):
         # where the program ignores them: whether an import does so could not be seen
         signal.signal(signum, signal.SIG_DFL)
-    preloaded = preload(options.preload, options.environ)
+    preloaded = _preload_for(options, options.preload, options.environ)
     try:
         os.set_blocking(descriptor, False)
         server = Server(options, descriptor, interrupts=interrupts, descriptor_limit=limit)
