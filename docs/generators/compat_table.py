@@ -123,7 +123,11 @@ TABLE: dict[str, Deviation] = {
         "can be used from other machines; calls of `fiber.managers.AsyncManager` return at once"
     ),
     # -- pool
-    "pool.Pool": better("see `Pool` of the package; `context` is accepted but has no effect"),
+    "pool.Pool": better(
+        "see `Pool` of the package; `context` is accepted but has no effect. A `map` without `chunksize` loads its function "
+        "once in each worker, not once for each chunk of a number that it chooses itself: what a task changes in a "
+        "method's object, later tasks of the call on that worker see"
+    ),
     "pool.Pool.Process": different("absent: workers may have children without it"),
     **_all("pool", "Pool.map Pool.starmap Pool.starmap_async", better(_PROGRESS)),
     "pool.Pool.map_async": better(

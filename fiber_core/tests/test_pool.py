@@ -23,6 +23,27 @@ def append(values):
     return len(values)
 
 
+def length_with(values, *item):
+    values.append(item)
+    return len(values)
+
+
+class Counter:
+    """Its method changes it."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def count(self, *_):
+        self.calls += 1
+        return self.calls
+
+
+class Unreadable:
+    def __reduce__(self):
+        return int, ("unreadable",)
+
+
 def add(a, b=0):
     return a + b
 
@@ -233,3 +254,28 @@ class TestIsolation:
 
     def test_what_an_object_is_within_a_chunk_is_as_in_the_standard_library(self, pool):
         assert pool.map(append, [[]] * 6, chunksize=3) == [1, 2, 3] * 2
+
+    @pytest.mark.parametrize("kind", ["map", "starmap"])
+    def test_a_method_or_partial_finds_its_object_anew_in_each_chunk_that_the_program_chose(
+        self, pool, kind
+    ):
+        call = getattr(pool, kind)
+        items = [()] * 1001 if kind == "starmap" else range(1001)
+        for counts in (Counter().count, functools.partial(length_with, [])):
+            assert call(counts, items, chunksize=3) == [1, 2, 3] * 333 + [1, 2]
+            assert set(call(counts, items, chunksize=1)) == {1}
+
+    def test_so_it_does_for_each_item_of_imap_and_of_an_executors_map(self, pool):
+        assert set(pool.imap(Counter().count, range(1000))) == {1}
+        with fiber.Executor(2) as executor:
+            assert set(executor.map(Counter().count, range(1000))) == {1}
+
+    def test_a_large_object_is_there_once_and_items_that_cannot_be_unpickled_fail_alone(self, pool):
+        counter = Counter()
+        counter.large = b"x" * 2**20
+        counts = pool.map(counter.count, range(100), chunksize=1)
+        assert max(counts) > 1
+        found = pool.map_async(Counter().count, [1, Unreadable(), 2], chunksize=1)
+        with pytest.raises(ValueError, match="unreadable"):
+            found.get()
+        assert list(pool.imap(Counter().count, [1, 2])) == [1, 1]

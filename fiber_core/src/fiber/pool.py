@@ -494,10 +494,10 @@ class Pool:
         error_callback: Any,
         progress: bool | Callable[[Progress], object],
     ) -> _Map:
-        from fiber._workers.group import resolve_chunksize
+        from fiber._workers.group import checked_chunksize
         from fiber.results import MapResult
 
-        chunk = resolve_chunksize(chunksize)
+        chunk = checked_chunksize(chunksize)
         self._check_running()
         items = list(iterable)
         result: MapResult[Any] = MapResult(
@@ -540,9 +540,9 @@ class Pool:
         progress: bool | Callable[[Progress], object],
     ) -> Stream:
         from fiber._tasks.protocol import Mode
-        from fiber._workers.group import resolve_chunksize
+        from fiber._workers.group import checked_chunksize
 
-        chunk = resolve_chunksize(chunksize)
+        chunk = checked_chunksize(chunksize)
         if progress is False:
             group, call = self._groups.add(func, Mode.MAP, stream, None, chunk)
         else:

@@ -85,7 +85,7 @@ def test_any_bytes_are_read_or_refused(data):
         pytest.param(Tasks(1, 1, 5, 5, 1, 0, bytes(16)), id="no items"),
         pytest.param(Tasks(1, 1, 5, 6, 0, 0, bytes(16)), id="units of nothing"),
         pytest.param(Tasks(1, 1, 5, 6, 1, 3, bytes(16)), id="no such mode"),
-        pytest.param(Tasks(1, 1, 5, 6, 1, 16, bytes(16)), id="no such flag"),
+        pytest.param(Tasks(1, 1, 5, 6, 1, 8, bytes(16)), id="no such flag"),
         pytest.param(Done(1, 5, 4, 0.1, 1), id="backwards"),
         pytest.param(Done(1, 4, 5, -1.0, 1), id="negative time"),
         pytest.param(Done(1, 4, 5, float("nan"), 1), id="no time"),

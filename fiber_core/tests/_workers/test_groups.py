@@ -10,7 +10,7 @@ import fiber
 from fiber._base.threads import CallbackThread
 from fiber._tasks.protocol import Mode
 from fiber._workers import group
-from fiber._workers.group import PoolOptions, WorkerGroups, resolve_chunksize
+from fiber._workers.group import PoolOptions, WorkerGroups, checked_chunksize
 from fiber.results import AsyncResult
 from pool_tasks import same
 
@@ -81,11 +81,12 @@ def test_groups_are_made_with_options_that_make_sense_alone():
 
 
 def test_chunks_are_of_one_item_at_least():
-    assert resolve_chunksize(None) == resolve_chunksize(1) == 1
-    assert resolve_chunksize(7) == 7
+    assert checked_chunksize(None) is None
+    assert checked_chunksize(1) == 1
+    assert checked_chunksize(7) == 7
     for wrong in (0, -3):
         with pytest.raises(ValueError, match=r"Chunksize must be 1\+"):
-            resolve_chunksize(wrong)
+            checked_chunksize(wrong)
 
 
 def test_functions_that_ask_for_resources_have_workers_of_their_own(groups):

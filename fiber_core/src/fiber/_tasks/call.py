@@ -6,12 +6,14 @@ Which of its items wait or run is a :class:`fiber._tasks.pending.state.CallState
 from __future__ import annotations
 
 import pickle
+import types
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fiber._tasks import protocol
 from fiber._tasks.protocol import Mode
+from fiber._tasks.shared_payload import SHARE_THRESHOLD
 from fiber._wire import codec, frames
 from fiber.exceptions import WorkerCrashedError
 from fiber.model.job import Attempt
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 #: exceptions that pickling user data may raise; SystemExit and GeneratorExit are included, since a
 #: ``__reduce__`` that raises them must not end a thread of Fiber's
 _OF_AN_ITEM = (Exception, SystemExit, GeneratorExit)
+#: functions that multiprocessing pickles by name, or not at all
+_STATELESS = (types.FunctionType, types.BuiltinFunctionType, type)
 
 
 class Sink(Protocol):
@@ -99,6 +103,8 @@ class Call:
         #: name of the function for people
         self.name = name_of(function)
         self.mode = mode
+        #: flags of the mode that its items are sent in
+        self._flags = Mode.MAP
         self.sink = sink
         self.chunksize = chunksize
         self.retry = retry
@@ -115,6 +121,10 @@ class Call:
         except BaseException:
             self.release()
             raise
+        if chunksize is not None and not isinstance(function, _STATELESS):
+            size = sum(memoryview(segment).nbytes for segment in self.function)
+            if size < SHARE_THRESHOLD:
+                self._flags = Mode.COPIED
         #: the function in shared memory, where it is there
         self.shared_function: SharedPayload | None = None
         #: identifies the function in messages
@@ -187,7 +197,8 @@ class Call:
             apart, segments = protocol.encode_arguments(units, locate)
             if envelope is not self:
                 self._keep(envelope, start, stop)
-            return self.mode | Mode.APART if apart else self.mode, segments
+            mode = self.mode | self._flags
+            return mode | Mode.APART if apart else mode, segments
         except _OF_AN_ITEM:
             # one item is to blame: each is pickled by itself, and its error has no other one for its context
             pass
@@ -212,7 +223,7 @@ class Call:
             pickle.PickleBuffer(self._pickled(item, index))
             for index, item in enumerate(items, start)
         ]
-        return self.mode | Mode.SINGLY, codec.dumps(pickles)
+        return self.mode | self._flags | Mode.SINGLY, codec.dumps(pickles)
 
     def _envelope(self) -> Call | _ItemsEnvelope:
         """Envelope of items: the call, or one that goes with the items where others follow."""

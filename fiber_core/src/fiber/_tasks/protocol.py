@@ -32,6 +32,9 @@ whose pickle is that of each unit, one behind the other, and whose buffers are t
 references are the buffers in the order in which the pickles need them; one with ``LOCATOR`` added
 refers to a buffer that has a locator in place of the bytes (:mod:`fiber._tasks.shared_payload`).
 
+The same holds for the object of a bound method, or what a partial has, where the program says what a chunk
+is: the worker unpickles it anew for each unit (mode ``COPIED``).
+
 **Outcomes.** Results of short tasks travel together, and arrive as if each had been sent alone. A result
 that its function goes on changing (a buffer that an environment returns again and again) is pickled
 before the next task runs. A result that cannot be unpickled fails alone. Both cost nothing where results
@@ -64,6 +67,8 @@ class Mode(enum.IntFlag):
     STARMAP = 1
     #: ``function(*item[0], **item[1])``
     APPLY = 2
+    #: a flag: each unit has a copy of the function, since what its tasks change in it is not for others
+    COPIED = 16
     #: a flag: the caller's context follows the head, see :attr:`Tasks.context`
     CONTEXT = 32
     #: a flag: each item is pickled by itself, since not all could be pickled or read together
@@ -93,7 +98,12 @@ SHARED = 1
 CREDITS = 2
 
 
-_MODES = frozenset(int(how | flag) for how in (0, 1, 2) for flag in (0, Mode.SINGLY, Mode.APART))
+_MODES = frozenset(
+    int(how | flag | copied)
+    for how in (0, 1, 2)
+    for flag in (0, Mode.SINGLY, Mode.APART)
+    for copied in (0, Mode.COPIED)
+)
 _WITH_CONTEXT = int(Mode.CONTEXT)
 
 

@@ -231,16 +231,15 @@ class FunctionCache:
         pickled = self._pickles.get(digest)
         if pickled is None:
             return None
-        # a copy: a call that changes a captured array must not change it for the next call
-        if isinstance(pickled, bytes):
-            private = memoryview(bytearray(pickled))
-        else:
-            # copied page by page, and only the pages that are written to
-            private = pickled.private()
-        function = codec.loads(private)
+        function = _unpickled(pickled)
         self._ready.put(call, (function, digest), _size(pickled))
         self.last = call, function
         return function
+
+    def loader(self, digest: bytes) -> Callable[[], Any] | None:
+        """A function that unpickles a kept one anew, or None where it is not kept."""
+        pickled = self._pickles.get(digest)
+        return None if pickled is None else functools.partial(_unpickled, pickled)
 
     def forget(self, digest: bytes) -> None:
         """Drop a function."""
@@ -252,6 +251,14 @@ class FunctionCache:
         """Drop all unpickled functions; the pickled ones stay."""
         self._ready.clear()
         self.last = _NO_CALL
+
+
+def _unpickled(pickled: bytes | SharedPayload) -> Any:
+    # a copy: a call that changes a captured array must not change it for the next call
+    if isinstance(pickled, bytes):
+        return codec.loads(memoryview(bytearray(pickled)))
+    # copied page by page, and only the pages that are written to
+    return codec.loads(pickled.private())
 
 
 def _size(pickled: bytes | SharedPayload) -> int:
@@ -385,7 +392,7 @@ class ControlReader(Generic[T]):
 
 # as numbers: an operation on a member of an enum takes as long as reading an entry
 _APPLY, _STARMAP, _SINGLY = int(Mode.APPLY), int(Mode.STARMAP), int(Mode.SINGLY)
-_APART = int(Mode.APART)
+_APART, _COPIED = int(Mode.APART), int(Mode.COPIED)
 
 
 class DescriptorsLostError(FiberError):
@@ -518,6 +525,23 @@ class Worker:
     def _send_seen(self) -> None:
         self._link.send(Kind.SEEN, self._target, 0, [protocol.seen(resident())])
 
+    def _copied(self, batch: Batch, mode: int, first: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """A callable for items of which each unit has a copy of the function; that of the first one is there."""
+        tasks = batch.tasks
+        load = self._functions.loader(tasks.digest)
+        if load is None:
+            # the call is over
+            return first
+        unit, call = tasks.start, first
+
+        def run(item: Any) -> Any:
+            nonlocal unit, call
+            if batch.index != unit:
+                unit, call = batch.index, _adapted(mode, load())
+            return call(item)
+
+        return run
+
     def _function(self, tasks: Tasks) -> Any:
         """Load the function of an entry, and request it where it is not here."""
         function = self._functions.load(tasks.call, tasks.digest)
@@ -570,20 +594,24 @@ class Worker:
         # by what is unpickled and run now
         self._is_checked = False
         batch = Batch(tasks, self._send_done, self._read_buffered, self._unread)
-        mode = tasks.mode & ~_APART
+        mode = tasks.mode & ~(_APART | _COPIED)
+        is_copied = tasks.mode & _COPIED
         try:
             number, function = self._functions.last
-            if number != tasks.call:
+            if is_copied:
+                function = self._function(tasks)
+            elif number != tasks.call:
                 function = self._functions.get(tasks.call)
                 if function is None:
                     function = self._function(tasks)
             try:
-                if mode == tasks.mode:
+                if not tasks.mode & _APART:
                     items: Sequence[Any] = codec.loads(body)
                 else:
                     items = protocol.read_arguments(body, self._mapped.finder_for(tasks.call))
             except Exception as error:
                 mode, items = self._items_again(tasks, error)
+                mode &= ~_COPIED
         except Exception as error:
             if isinstance(error, PeerLostError) and (self._link.lost or not self._link.is_intact):
                 raise
@@ -591,6 +619,8 @@ class Worker:
             self._is_checked = True
             return
         call = _adapted(mode, function) if mode else function
+        if is_copied and tasks.stop - tasks.start > tasks.chunk:
+            call = self._copied(batch, mode, call)
         self._called = function
         if tasks.context:
             # by name: few programs want spans

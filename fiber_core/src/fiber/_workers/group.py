@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from fiber._runtime.runtime import Runtime
 
 
-def resolve_chunksize(chunksize: int | None) -> int:
-    """``chunksize`` as a number of items; 1 for None.
+def checked_chunksize(chunksize: int | None) -> int | None:
+    """``chunksize`` as a number of items; None where the program leaves it open.
 
     Raises:
         ValueError: less than one.
     """
     if chunksize is None:
-        return 1
+        return None
     if chunksize < 1:
         msg = f"Chunksize must be 1+, not {chunksize}"
         raise ValueError(msg)
@@ -618,12 +618,12 @@ class WorkerGroups:
         mode: Mode,
         sink: Sink,
         items: list[Any] | None,
-        chunk: int = 1,
+        chunk: int | None = None,
         on_dispatch: Callable[[int, int], None] | None = None,
     ) -> tuple[WorkerGroup, Call | None]:
         """Make a call to be added, and its group; None where the function cannot be pickled.
 
-        That error goes to the sink.
+        That error goes to the sink. ``chunk`` is None where the program did not choose it.
 
         Raises:
             Exception: no more calls are taken, or no worker can be kept alive.
@@ -636,7 +636,7 @@ class WorkerGroups:
                 mode,
                 sink,
                 items=items,
-                chunksize=None if chunk == 1 else chunk,
+                chunksize=chunk,
                 retry=self._error_handling if meta.retry is None else meta.retry,
                 on_dispatch=on_dispatch,
             )
@@ -649,7 +649,7 @@ class WorkerGroups:
         return group, call
 
     def add(
-        self, func: Any, mode: Mode, sink: Sink, items: list[Any] | None, chunk: int = 1
+        self, func: Any, mode: Mode, sink: Sink, items: list[Any] | None, chunk: int | None = None
     ) -> tuple[WorkerGroup, Call | None]:
         """Like :meth:`prepare`, and add the call to its group."""
         group, call = self.prepare(func, mode, sink, items, chunk)
