@@ -4,6 +4,7 @@ import gc
 import os
 import pickle
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,17 @@ def test_an_object_that_reduces_to_its_descriptor_is_an_argument_an_item_and_a_r
             write(pool.apply(lambda log: log, (log,)), "result")
         assert path.read_text() == "argument item task result"
         until(lambda: open_descriptors(path) == 1)
+
+
+@on_one_host
+@pytest.mark.parametrize("kind", [fiber.Queue, fiber.SimpleQueue, fiber.Pipe])
+def test_none_is_left_of_an_item_that_cannot_be_pickled(tmp_path, kind):
+    made = kind()
+    send = made[1].send if kind is fiber.Pipe else made.put
+    with (tmp_path / "log").open("a") as file:
+        with pytest.raises(TypeError, match="cannot pickle '_thread.lock' object"):
+            send((Log(file), threading.Lock()))
+        until(lambda: open_descriptors(file.name) == 1)
 
 
 @on_one_host

@@ -292,7 +292,11 @@ def encode(value: Any, uses: int = 1, *, auth_domain: str | None = None) -> Item
         Exception: that of pickling it.
     """
     envelope = MessageEnvelope(uses, auth_domain)
-    pickled = codec.pickled(value, envelope)
+    try:
+        pickled = codec.pickled(value, envelope)
+    except BaseException:
+        _void_references(envelope)
+        raise
     if envelope.references:
         return ItemWithReferences.of(envelope.references.values(), pickled)
     return pickled
@@ -319,9 +323,18 @@ def encode_into(
     before = codec.set_envelope(envelope)
     try:
         stream = codec.pickled_into(make, value)
+    except BaseException:
+        _void_references(envelope)
+        raise
     finally:
         codec.set_envelope(before)
     return stream, list(envelope.references.values())
+
+
+def _void_references(envelope: MessageEnvelope) -> None:
+    # of what was pickled before the error: nobody will load it, and the end of this process would wait for that
+    if envelope.references:
+        store.current().void_references(envelope.references.values())
 
 
 def decode(item: Item) -> Any:
