@@ -3,6 +3,7 @@
 import functools
 import os
 import platform
+import random
 import signal
 import threading
 import time
@@ -264,6 +265,12 @@ class TestIsolation:
         for counts in (Counter().count, functools.partial(length_with, [])):
             assert call(counts, items, chunksize=3) == [1, 2, 3] * 333 + [1, 2]
             assert set(call(counts, items, chunksize=1)) == {1}
+
+    def test_so_does_a_method_of_a_built_in_type(self, pool):
+        draw = random.Random(1).getrandbits
+        first, second = draw(32), draw(32)
+        draw = random.Random(1).getrandbits
+        assert pool.map(draw, [32] * 20, chunksize=2) == [first, second] * 10
 
     def test_so_it_does_for_each_item_of_imap_and_of_an_executors_map(self, pool):
         assert set(pool.imap(Counter().count, range(1000))) == {1}

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 #: exceptions that pickling user data may raise; SystemExit and GeneratorExit are included, since a
 #: ``__reduce__`` that raises them must not end a thread of Fiber's
 _OF_AN_ITEM = (Exception, SystemExit, GeneratorExit)
-#: functions that multiprocessing pickles by name, or not at all
-_STATELESS = (types.FunctionType, types.BuiltinFunctionType, type)
+#: callables that multiprocessing pickles by name, or not at all
+_STATELESS = (types.FunctionType, type)
 
 
 class Sink(Protocol):
@@ -85,6 +85,14 @@ def name_of(function: Any) -> str:
     return str(name)
 
 
+def _has_state(function: Any) -> bool:
+    """True where a task may change what the next one finds in the function, unless that is a copy."""
+    if isinstance(function, types.BuiltinFunctionType):
+        # methods of objects are of this type, too, as that of random.Random()
+        return not isinstance(function.__self__, (types.ModuleType, type, type(None)))
+    return not isinstance(function, _STATELESS)
+
+
 class Call:
     """One call as the dispatcher keeps it until it is done."""
 
@@ -121,7 +129,7 @@ class Call:
         except BaseException:
             self.release()
             raise
-        if chunksize is not None and not isinstance(function, _STATELESS):
+        if chunksize is not None and _has_state(function):
             size = sum(memoryview(segment).nbytes for segment in self.function)
             if size < SHARE_THRESHOLD:
                 self._flags = Mode.COPIED
