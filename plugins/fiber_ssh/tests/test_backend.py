@@ -127,6 +127,13 @@ def test_a_detached_job_that_does_not_reach_its_host_is_no_job(driver, monkeypat
         driver.submit(programs.exit_with(0), detached=True)
 
 
+def test_a_detached_job_that_has_ended_before_its_hosts_answer_comes_is_one(driver, monkeypatch):
+    # which is sent again once a connection that has dropped is back
+    monkeypatch.setattr(JobScheduler, "_on_answer", lambda *_: None)
+    job = driver.submit(programs.exit_with(0), detached=True)
+    reached(driver, job, JobState.SUCCEEDED)
+
+
 def test_a_job_does_not_notice_that_the_connection_dropped(driver, world, capfd):
     code = (
         "import sys, time\nfor n in range(60): print(n, flush=True); time.sleep(0.05)\nsys.exit(7)"

@@ -338,6 +338,8 @@ class JobScheduler:
         if submission is None:
             self.feed.publish(job, status)
             return
+        # whether or not its answer has come: that may be repeated after a connection that dropped
+        submission.confirmed = True
         submission.stream_port = record.get("stream_port")
         if not status.state.is_terminal and self._has_ended(submission.job.id):
             # its lease had expired, and its host is connected again
