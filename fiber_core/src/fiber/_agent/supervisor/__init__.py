@@ -1,6 +1,7 @@
-"""Supervisor: forks and watches the processes of jobs, and runs no user code of its own.
+"""Supervisor: forks and watches the processes of jobs, and runs no user code but the imports that its children share.
 
-A local supervisor is a single-threaded process without network sockets. It speaks frames of
+A local supervisor is a single-threaded process without network sockets; while it imports, a second thread ends it
+with its master. It speaks frames of
 :mod:`~fiber._agent.supervisor.messages` over stream sockets that its peers inherited from it or
 from the process that started it. Holding such a descriptor is the proof of belonging, so nothing
 listens and nothing is authenticated.
@@ -14,8 +15,8 @@ Inside there is one thread, one event loop (:class:`~fiber._base.threads.Loop`) 
 ``messages`` (frames in and out), ``RequestHandler`` (requests), ``jobs`` (the job table, pure) and
 ``runner`` (processes, pipes, timers), with ``child`` (fork, and what the child does next),
 ``output``, ``devices``, ``cgroup``, ``journal``, ``interrupts`` (SIGINT to the program's group) and
-``orphans`` (descendants that left their group). Nothing in the loop blocks except a flush at the
-end, which is bounded.
+``orphans`` (descendants that left their group). Nothing in the loop blocks except imports, which the
+master waits for two minutes before it starts another supervisor, and a flush at the end, which is bounded.
 
 In the process that uses a supervisor are ``start`` (starts its interpreter), ``client`` (requests
 from any thread; one reader thread a connection, named by its owner) and ``preload`` (requests of the
