@@ -111,8 +111,8 @@ class Call:
         #: name of the function for people
         self.name = name_of(function)
         self.mode = mode
-        #: flags of the mode that its items are sent in
-        self._flags = Mode.MAP
+        # the mode that its items are sent in: an operation on a member of an enum is not for each entry
+        self._sent_mode = mode
         self.sink = sink
         self.chunksize = chunksize
         self.retry = retry
@@ -132,7 +132,7 @@ class Call:
         if chunksize is not None and _has_state(function):
             size = sum(memoryview(segment).nbytes for segment in self.function)
             if size < SHARE_THRESHOLD:
-                self._flags = Mode.COPIED
+                self._sent_mode = mode | Mode.COPIED
         #: the function in shared memory, where it is there
         self.shared_function: SharedPayload | None = None
         #: identifies the function in messages
@@ -205,7 +205,7 @@ class Call:
             apart, segments = protocol.encode_arguments(units, locate)
             if envelope is not self:
                 self._keep(envelope, start, stop)
-            mode = self.mode | self._flags
+            mode = self._sent_mode
             return mode | Mode.APART if apart else mode, segments
         except _OF_AN_ITEM:
             # one item is to blame: each is pickled by itself, and its error has no other one for its context
@@ -231,7 +231,7 @@ class Call:
             pickle.PickleBuffer(self._pickled(item, index))
             for index, item in enumerate(items, start)
         ]
-        return self.mode | self._flags | Mode.SINGLY, codec.dumps(pickles)
+        return self._sent_mode | Mode.SINGLY, codec.dumps(pickles)
 
     def _envelope(self) -> Call | _ItemsEnvelope:
         """Envelope of items: the call, or one that goes with the items where others follow."""
