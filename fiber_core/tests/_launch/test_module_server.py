@@ -129,6 +129,40 @@ def test_packages_whose_import_starts_threads_are_imported_by_each_child(tmp_pat
     assert (done.stdout, done.stderr) == ("4\nTrue\n", "")
 
 
+NESTED = """
+import fiber
+
+def double(number):
+    import answers
+    print(answers.double(number), flush=True)
+
+def finished(target, *args):
+    child = fiber.Process(target=target, args=args)
+    child.start()
+    child.join()
+
+def nest():
+    # forked by the same process as this one
+    finished(double, 1)
+    fiber.set_forkserver_preload(["answers"])
+    finished(double, 2)
+
+if __name__ == "__main__":
+    finished(nest)
+"""
+
+
+@LINUX
+@pytest.mark.one_host("those that fork on this host")
+def test_so_they_are_by_the_children_of_a_child(tmp_path):
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "answers.py").write_text(ANSWERS)
+    (tmp_path / "program.py").write_text(NESTED)
+    done = ran([sys.executable, "program.py"], cwd=tmp_path, env={"PYTHONPATH": str(packages)})
+    assert (done.stdout, done.stderr) == ("2\n4\n", "")
+
+
 LOGGING = """
 import logging, sys
 import fiber

@@ -279,7 +279,11 @@ class RequestHandler:
         channel.send(messages.Done(number=message.number))
 
     def _preload(self, channel: Channel, message: messages.Preload) -> None:
-        preloaded = self._preload_modules(message.modules, message.environ)
+        modules = message.modules
+        if channel.owner is not None:
+            # others might retire this supervisor, and a process in a job has no other one
+            modules = tuple(name for name in modules if name.startswith("fiber."))
+        preloaded = self._preload_modules(modules, message.environ)
         done = messages.Done(number=message.number, words=preloaded.failures)
         self._on_excluded(preloaded.excluded, lambda: channel.send(done))
 
