@@ -511,7 +511,9 @@ class Exiting:
 
 
 class Channel:
-    """Reads messages as they come and queues those that the peer has not taken yet; agents of backends have messages of their own.
+    """End of a channel: reads messages as they come, and queues those that the peer has not taken yet.
+
+    Agents of backends use it with messages of their own.
 
     Args:
         descriptor: the socket, owned by ``descriptors``.
