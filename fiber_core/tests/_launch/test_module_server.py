@@ -238,6 +238,14 @@ def test_an_import_that_ends_or_hangs_the_process_that_forks_is_left_to_each_chi
 
 @LINUX
 @pytest.mark.one_host("those that fork on this host")
+def test_a_process_that_an_import_has_forked_holds_nothing_up(tmp_path, stuck):
+    env = {**stuck("os.fork() or (time.sleep(600), os._exit(0))"), "FIBER_TIME_SCALE": "0.1"}
+    done = ran([sys.executable, "program.py"], cwd=tmp_path, env=env)
+    assert (done.stdout, done.stderr) == ("started\nTrue\n", "")
+
+
+@LINUX
+@pytest.mark.one_host("those that fork on this host")
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
 def test_the_process_that_forks_ends_with_the_program_while_it_imports(tmp_path, stuck, signum):
     found = tmp_path / "pid"

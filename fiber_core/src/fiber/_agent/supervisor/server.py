@@ -678,6 +678,8 @@ def _preload_for(
     try:
         return preload(modules, environ)
     finally:
+        # a word, since a process that an import has forked may keep this end open
+        os.write(finish, b"d")
         os.close(finish)
         watching.join()
         os.close(done)
