@@ -152,6 +152,36 @@ def test_modules_are_preloaded_now_and_by_later_supervisors(driver, tmp_path, mo
         supervisor_of(driver.backend).wait()
 
 
+def test_jobs_that_run_do_not_wait_for_imports_which_the_next_supervisor_does(
+    driver, tmp_path, monkeypatch
+):
+    (tmp_path / "imported_by_test.py").write_text("import os\nloaded_by = os.getpid()\n")
+    (tmp_path / "import_entry.py").write_text(
+        "import os, sys\n"
+        "def main(private, index):\n"
+        "    return int(sys.modules['imported_by_test'].loaded_by == os.getppid())\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    running = driver.ready("wait")
+    first = driver.backend._supervisors._client
+
+    driver.backend.preload(["imported_by_test"])
+
+    assert driver.end(driver.submit("main", entry="import_entry:main")).exit_code == 1
+    second = driver.backend._supervisors._client
+    assert second is not first
+    assert second.takes_jobs
+    assert first.is_running
+    driver.backend.kill(running)
+    assert driver.end(running).exit_code == -signal.SIGKILL
+    first._connection._thread.join(30)
+    assert not first.is_running
+    # no others are started for what is there
+    driver.backend.preload(["imported_by_test"])
+    driver.end(driver.submit("exit_with", b"\0"))
+    assert driver.backend._supervisors._client is second
+
+
 def test_a_closed_backend_ends_its_streams_and_starts_no_job(driver):
     job = driver.ready("wait")
     driver.backend.close()

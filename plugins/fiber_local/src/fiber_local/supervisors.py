@@ -161,7 +161,7 @@ class Supervisors:
             try:
                 return self._submit(self._connect(), spec, on_accepted, cwd)
             except SupervisorGoneError:
-                # it ended idle, or was killed; a job that it had begun has died with it
+                # it ended idle or for another one, or was killed; a job that it had begun has died with it
                 attempt += 1
                 if attempt == _ATTEMPTS:
                     raise
@@ -235,7 +235,7 @@ class Supervisors:
             new = tuple(name for name in modules if name not in known)
             self._preload += new
             client = self._client
-        if client is not None and new:
+        if client is not None and client.takes_jobs and new:
             with contextlib.suppress(SupervisorGoneError):
                 for module, words in client.preload(new).items():
                     log.warning("fiber: the supervisor cannot preload %s: %s", module, words)
@@ -309,6 +309,9 @@ class Supervisors:
         result = "its jobs have ended with it"
 
         def retired(modules: tuple[str, ...]) -> None:
+            if not modules:
+                # the next one imports what the program has imported since
+                return
             log.debug(
                 "fiber: each process imports %s itself, as that starts threads or sets up logging",
                 ", ".join(modules),

@@ -391,7 +391,7 @@ class SupervisorClient:
         on_end: called on that thread once, when no more will come, with the reason; "" where the
             supervisor ended because there was nothing left to do or on request.
         on_stuck: called on that thread first where it was lost while it imported modules.
-        on_retired: called on that thread with modules whose import keeps it from taking more jobs.
+        on_retired: called on that thread once it takes no more jobs, with modules whose import is the reason, if any.
         process: the supervisor, where this process started it: it is killed when it is silent.
         silence: seconds without a word after which it is given up, and its jobs with it; None for
             those after which any peer on this host is.

@@ -457,7 +457,8 @@ class Hello:
 class Retired:
     """A supervisor that takes no more jobs from its master, and ends after those that it has.
 
-    Imports have left threads in it, which a fork does not have, or have set up logging.
+    Imports have left threads in it, which a fork does not have, or have set up logging; or it has jobs, and is not
+    to be kept from them by what the master wants imported.
     """
 
     #: modules that did, which each process is to import by itself

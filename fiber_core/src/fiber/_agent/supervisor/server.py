@@ -57,7 +57,8 @@ class RequestHandler:
             to the program's process group that was sent before.
         on_shutdown: called with the reply to give once everything has ended.
         preload: imports modules.
-        on_excluded: called with modules that each process is to import by itself, if any, and the reply to give then.
+        retire: called where another supervisor is to take the master's next jobs, with modules that each process is
+            to import by itself, and the reply to give then.
         devices: grants devices.
         look_again: calls back a moment later.
     """
@@ -74,7 +75,7 @@ class RequestHandler:
         settle_interrupts: Callable[[Callable[[], None]], None],
         on_shutdown: Callable[[Callable[[], None]], None],
         preload: Callable[[Iterable[str], Mapping[str, str] | None], Preloaded],
-        on_excluded: Callable[[tuple[str, ...], Callable[[], None]], None],
+        retire: Callable[[tuple[str, ...], Callable[[], None]], None],
         devices: DeviceQueue,
         look_again: Callable[[Callable[[], None]], object],
     ) -> None:
@@ -87,7 +88,7 @@ class RequestHandler:
         self._settle_interrupts = settle_interrupts
         self._on_shutdown = on_shutdown
         self._preload_modules = preload
-        self._on_excluded = on_excluded
+        self._retire = retire
         self._devices = devices
         self._look_again = look_again
         self._looks_again = False
@@ -279,13 +280,22 @@ class RequestHandler:
         channel.send(messages.Done(number=message.number))
 
     def _preload(self, channel: Channel, message: messages.Preload) -> None:
-        modules = message.modules
-        if channel.owner is not None:
-            # others might retire this supervisor, and a process in a job has no other one
-            modules = tuple(name for name in modules if name.startswith("fiber."))
+        modules = tuple(name for name in message.modules if name.startswith("fiber."))
+        if channel.owner is None and modules != message.modules:
+            if len(self._table):
+                # jobs would wait for their signals and ends meanwhile, and end with this process where an import
+                # ends it; so the next supervisor imports them
+                self._retire((), lambda: channel.send(messages.Done(number=message.number)))
+                return
+            modules = message.modules
+        # a process in a job has no other supervisor, and what it asks for might retire this one
         preloaded = self._preload_modules(modules, message.environ)
         done = messages.Done(number=message.number, words=preloaded.failures)
-        self._on_excluded(preloaded.excluded, lambda: channel.send(done))
+        reply = functools.partial(channel.send, done)
+        if preloaded.excluded:
+            self._retire(preloaded.excluded, reply)
+        else:
+            reply()
 
     def _offer(self, channel: Channel, message: messages.Devices) -> None:
         try:
@@ -394,7 +404,7 @@ class Server:
             settle_interrupts=self._settle_interrupts,
             on_shutdown=self._end,
             preload=functools.partial(_preload_for, options),
-            on_excluded=self._retire,
+            retire=self._retire,
             devices=DeviceQueue(account),
             look_again=lambda look: self._loop.call_later(self._timing.device_retry, look),
         )
@@ -435,7 +445,10 @@ class Server:
         if journal is not None:
             self._descriptors.own(journal)
         hello = messages.Hello(pid=os.getpid(), failures=preloaded.failures)
-        self._retire(preloaded.excluded, lambda: self._send(None, hello))
+        if preloaded.excluded:
+            self._retire(preloaded.excluded, lambda: self._send(None, hello))
+        else:
+            self._send(None, hello)
         while not self._finished:
             self._loop.run_once()
 
@@ -582,12 +595,12 @@ class Server:
             self._leave()
 
     def _retire(self, modules: tuple[str, ...], reply: Callable[[], None]) -> None:
-        if modules:
-            # told first: whoever gets the reply may submit a job
-            self._is_retired = True
-            self._send(None, messages.Retired(modules))
+        """Take no more jobs of the master's, and end after the last."""
+        # told first: whoever gets the reply may submit a job
+        self._is_retired = True
+        self._send(None, messages.Retired(modules))
         reply()
-        if self._is_retired and not len(self._table):
+        if not len(self._table):
             self._leave()
 
     def _leave(self) -> None:
