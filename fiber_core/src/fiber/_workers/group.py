@@ -534,7 +534,8 @@ class WorkerGroups:
         self._runtime = ready_runtime(options.validate)
         size, min_size, max_size = options.validate(self._runtime)
         initializer, args = options.initializer, tuple(options.initargs)
-        is_crowd = _is_crowd(max_size)
+        # one that grows begins as a small one, whose workers would wait for their turn beside other programs
+        is_crowd = _is_crowd(size)
         self._error_handling = options.error_handling
         self._context = self._context_of_caller()
         self._name = f"{kind}-{next(_numbers)}"
