@@ -39,7 +39,7 @@ def test_the_limit_grows_with_many_connections_up_to_the_hard_one(
     limits, soft, hard, connections, raised
 ):
     limits[:] = soft, hard
-    descriptors.raise_limit(connections)
+    descriptors.raise_limit_for(connections)
     assert limits == [raised, hard]
 
 
@@ -48,7 +48,7 @@ def test_what_the_system_refuses_is_left_as_it_is(limits, monkeypatch):
         raise ValueError("not allowed to raise maximum limit")
 
     monkeypatch.setattr(resource, "setrlimit", refuse)
-    descriptors.raise_limit(600)
+    descriptors.raise_limit_for(600)
     assert limits == [1024, 20_000]
 
 

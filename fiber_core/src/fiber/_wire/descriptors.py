@@ -44,7 +44,7 @@ class Connection:
     peer: SocketAddress
 
 
-def raise_descriptor_limit() -> int:
+def raise_limit_to_hard() -> int:
     """Raise the soft limit of open files to the hard one; returns the soft limit before."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -58,7 +58,7 @@ def raise_descriptor_limit() -> int:
     return soft
 
 
-def raise_limit(connections: int) -> None:
+def raise_limit_for(connections: int) -> None:
     """Raise the soft limit of open files where half of it is taken by connections.
 
     A program with few of them keeps the limit that it was started with: what it starts in turn may

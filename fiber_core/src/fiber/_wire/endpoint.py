@@ -425,7 +425,7 @@ class Endpoint:
         if peer.alive and peer.hello is None:
             # a silent peer times out too
             self._await_proof(peer)
-        descriptors.raise_limit(len(self._peers))
+        descriptors.raise_limit_for(len(self._peers))
 
     def _await_proof(self, peer: Peer) -> None:
         timed_out = functools.partial(self._proof_timed_out, peer)

@@ -561,7 +561,7 @@ class NngListener:
         bound = self._socket.listen(url, credentials)
         if self._socket.names and self._connections is None:
             # any process may connect: leave descriptors for the program's own files
-            descriptors.raise_limit(_MAX_UNPROVEN)
+            descriptors.raise_limit_for(_MAX_UNPROVEN)
             self._connections = descriptors.AcceptedConnections()
             self._next_check = self._reactor.call_later(
                 self._timing.nng_check, self._check_unproven

@@ -56,7 +56,7 @@ from fiber._tunnel import is_route
 from fiber._wire.descriptors import (
     Descriptors,
     fill_standard_descriptors,
-    raise_descriptor_limit,
+    raise_limit_to_hard,
 )
 from fiber._wire.handshake import Hello
 from fiber._wire.link import Link
@@ -620,7 +620,7 @@ def main() -> int:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         return refuse(f"the instructions of this job make no sense to this fiber: {error!r}")
     kernel.set_title(_TITLE)
-    limit = raise_descriptor_limit()
+    limit = raise_limit_to_hard()
     unix = config.instructions.urls[0].startswith("unix:")
     preload((*PRELOAD, *(() if unix else _TRANSPORT)))
     server = JobServer(config, tunnel=tunnel, descriptor_limit=limit)

@@ -31,7 +31,7 @@ from fiber._agent.supervisor.preload import Preloaded, being_imported, preload
 from fiber._agent.supervisor.runner import JobRunner, Launch
 from fiber._base import values
 from fiber._base.threads import Loop, Timer
-from fiber._wire.descriptors import Descriptors, raise_descriptor_limit
+from fiber._wire.descriptors import Descriptors, raise_limit_to_hard
 from fiber.exceptions import ResourceError, WireError
 from fiber.model import Allocation
 
@@ -744,7 +744,7 @@ def main(descriptor: int, interrupts: tuple[int, int, int], *, early: bool = Fal
         os.setsid()
         _leave_terminal(options.run_directory)
     kernel.set_title(DETACHED_TITLE if options.detached else SUPERVISOR_TITLE)
-    limit = raise_descriptor_limit()
+    limit = raise_limit_to_hard()
     for signum in (signal.SIGCHLD, signal.SIGTERM):
         # where the program ignores them: whether an import does so could not be seen
         signal.signal(signum, signal.SIG_DFL)
