@@ -39,7 +39,11 @@ from fiber.exceptions import (
 )
 from wire_world import in_thread, until
 
-pytestmark = pytest.mark.skipif(not is_possible(), reason="this system has no robust mutexes")
+pytestmark = [
+    pytest.mark.skipif(not is_possible(), reason="this system has no robust mutexes"),
+    # some fork hundreds of times, once for each instruction
+    pytest.mark.timeout(240),
+]
 
 #: identity of a process that does not live, and the bit of those that do though there are none
 DEAD, LIVING = 7 << 40 | 7, 1 << 61
@@ -248,7 +252,7 @@ def look(monkeypatch, times):
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-@pytest.mark.timeout(3600 if soak.is_full() else 120)
+@pytest.mark.timeout(3600 if soak.is_full() else 240)
 @pytest.mark.parametrize("step", ["acquire", "release", "wait"])
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_a_process_may_be_killed_at_any_line(monkeypatch, kind, step):
