@@ -15,8 +15,10 @@ Inside there is one thread, one event loop (:class:`~fiber._base.threads.Loop`) 
 ``messages`` (frames in and out), ``RequestHandler`` (requests), ``jobs`` (the job table, pure) and
 ``runner`` (processes, pipes, timers), with ``child`` (fork, and what the child does next),
 ``output``, ``devices``, ``cgroup``, ``journal``, ``interrupts`` (SIGINT to the program's group) and
-``orphans`` (descendants that left their group). Nothing in the loop blocks except imports, which the
-master waits for two minutes before it starts another supervisor, and a flush at the end, which is bounded.
+``orphans`` (descendants that left their group). Nothing in the loop blocks except a flush at the end, which is
+bounded, and imports, for which the master waits two minutes before it starts another supervisor. Once there are
+jobs, the supervisor imports no packages of the program: it retires, that is takes no more jobs of the
+master's, and the next one does.
 
 In the process that uses a supervisor are ``start`` (starts its interpreter), ``client`` (requests
 from any thread; one reader thread a connection, named by its owner) and ``preload`` (requests of the
