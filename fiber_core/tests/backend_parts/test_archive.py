@@ -2,6 +2,8 @@
 
 import io
 import tarfile
+import tempfile
+import tracemalloc
 
 import pytest
 
@@ -74,6 +76,30 @@ def test_headers_without_end_are_not_kept(tmp_path, size):
     with pytest.raises(BackendError, match="nothing was copied"):
         unpack(stream, "model", tmp_path, "pod p")
     assert stream.taken <= 2**21
+
+
+def test_headers_of_a_member_are_not_kept_after_it(tmp_path):
+    def members():
+        for number in range(50):
+            info = tarfile.TarInfo(f"folder/{number}" if number else "folder")
+            info.type = tarfile.REGTYPE if number else tarfile.DIRTYPE
+            info.pax_headers = {"comment": "x" * 500_000}
+            yield info
+
+    with tempfile.TemporaryFile() as file:
+        with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            for info in members():
+                archive.addfile(info)
+                archive.members.clear()
+        file.seek(0)
+        tracemalloc.start()
+        try:
+            unpack(file, "folder", tmp_path, "a stranger")
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert len(list((tmp_path / "folder").iterdir())) == 49
+    assert most < 10 * 500_000
 
 
 def test_each_member_may_have_large_headers_and_any_content(tmp_path):

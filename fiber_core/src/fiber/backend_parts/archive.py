@@ -104,6 +104,8 @@ def _write(archive: tarfile.TarFile, top: Path, stream: _Stream) -> None:
     folders: list[tuple[Path, float]] = []
     links: list[tuple[Path, str]] = []
     for member in archive:
+        # kept otherwise, with its headers, until the end
+        archive.members.clear()  # type: ignore[attr-defined] # the stubs do not know it
         path = _place(member.name, top)
         depth = len(path.relative_to(top).parts)
         if member.isdir():
