@@ -133,7 +133,9 @@ def test_submissions_race_with_idle_exits_and_none_is_lost(driver_with, caplog):
     assert caplog.text == ""
 
 
-def test_modules_are_preloaded_now_and_by_later_supervisors(driver, tmp_path, monkeypatch, caplog):
+@pytest.fixture
+def _preloaded_by_test(tmp_path, monkeypatch):
+    """A module that knows its process, and an entry that ends with 1 where that is its parent."""
     (tmp_path / "preloaded_by_test.py").write_text("import os\nloaded_by = os.getpid()\n")
     (tmp_path / "preload_entry.py").write_text(
         "import os, sys\n"
@@ -141,6 +143,10 @@ def test_modules_are_preloaded_now_and_by_later_supervisors(driver, tmp_path, mo
         "    return int(sys.modules['preloaded_by_test'].loaded_by == os.getppid())\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("_preloaded_by_test")
+def test_modules_are_preloaded_now_and_by_later_supervisors(driver, caplog):
     driver.end(driver.submit("exit_with", b"\0"))
 
     driver.backend.preload(["preloaded_by_test", "no_such_module"])
@@ -152,22 +158,14 @@ def test_modules_are_preloaded_now_and_by_later_supervisors(driver, tmp_path, mo
         supervisor_of(driver.backend).wait()
 
 
-def test_jobs_that_run_do_not_wait_for_imports_which_the_next_supervisor_does(
-    driver, tmp_path, monkeypatch
-):
-    (tmp_path / "imported_by_test.py").write_text("import os\nloaded_by = os.getpid()\n")
-    (tmp_path / "import_entry.py").write_text(
-        "import os, sys\n"
-        "def main(private, index):\n"
-        "    return int(sys.modules['imported_by_test'].loaded_by == os.getppid())\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
+@pytest.mark.usefixtures("_preloaded_by_test")
+def test_jobs_that_run_do_not_wait_for_imports_which_the_next_supervisor_does(driver):
     running = driver.ready("wait")
     first = driver.backend._supervisors._client
 
-    driver.backend.preload(["imported_by_test"])
+    driver.backend.preload(["preloaded_by_test"])
 
-    assert driver.end(driver.submit("main", entry="import_entry:main")).exit_code == 1
+    assert driver.end(driver.submit("main", entry="preload_entry:main")).exit_code == 1
     second = driver.backend._supervisors._client
     assert second is not first
     assert second.takes_jobs
@@ -177,7 +175,7 @@ def test_jobs_that_run_do_not_wait_for_imports_which_the_next_supervisor_does(
     first._connection._thread.join(30)
     assert not first.is_running
     # no others are started for what is there
-    driver.backend.preload(["imported_by_test"])
+    driver.backend.preload(["preloaded_by_test"])
     driver.end(driver.submit("exit_with", b"\0"))
     assert driver.backend._supervisors._client is second
 

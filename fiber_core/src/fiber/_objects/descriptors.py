@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fiber._objects import protocol, store
-from fiber._objects.address import ANY, Address, Kind
-from fiber._objects.handle import issue
+from fiber._objects.address import Address, Kind
+from fiber._objects.handle import issue, issue_until_released
 from fiber._objects.owned_object import OwnedObject
 from fiber._objects.pipe import packets
 from fiber._objects.pipe.end import Fetching
@@ -154,16 +154,12 @@ def _lent(original: Any, descriptor: int, otherwise: str) -> tuple[Address, int]
 
 def _issue(shared: SharedDescriptor, envelope: Any) -> int:
     """Id of a new reference, which lasts as long as an envelope."""
-    if isinstance(envelope, MessageEnvelope):
-        reference_id = issue(shared, 0, envelope.uses)
-        address = shared.address
-        parts = address.ident, address.urls, address.target, reference_id
-        envelope.references[reference_id] = parts
-    else:
-        reference_id = issue(shared, 0, getattr(envelope, "processes", ANY))
-        void = weakref.finalize(envelope, shared.void, reference_id)
-        void.atexit = False
-        envelope.on_release(void)
+    if not isinstance(envelope, MessageEnvelope):
+        return issue_until_released(shared, 0, envelope)
+    reference_id = issue(shared, 0, envelope.uses)
+    address = shared.address
+    parts = address.ident, address.urls, address.target, reference_id
+    envelope.references[reference_id] = parts
     return reference_id
 
 

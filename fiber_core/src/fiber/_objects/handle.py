@@ -234,11 +234,7 @@ class Handle:
         references = _ids_by_envelope.setdefault(envelope, {})
         key = (id(self), id(shared), end)
         if key not in references:
-            reference_id = references[key] = issue(shared, end, getattr(envelope, "processes", ANY))
-            # once: when the envelope is released, or collected before it was sent
-            void = weakref.finalize(envelope, shared.void, reference_id)
-            void.atexit = False
-            envelope.on_release(void)
+            references[key] = issue_until_released(shared, end, envelope)
         return references[key]
 
 
@@ -273,6 +269,16 @@ def issue(shared: SharedObject, end: int, uses: int) -> int:
     """Count the reference of a new pickle, with a new id, which is returned."""
     reference_id = secrets.randbits(63) | 1
     shared.issue(reference_id, end, uses)
+    return reference_id
+
+
+def issue_until_released(shared: SharedObject, end: int, envelope: Any) -> int:
+    """As :func:`issue`, for as long as the pickle's envelope: a process, or a call."""
+    reference_id = issue(shared, end, getattr(envelope, "processes", ANY))
+    # once: when the envelope is released, or collected before it was sent
+    void = weakref.finalize(envelope, shared.void, reference_id)
+    void.atexit = False
+    envelope.on_release(void)
     return reference_id
 
 
