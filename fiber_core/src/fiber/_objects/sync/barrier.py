@@ -22,7 +22,7 @@ from fiber._objects.address import Kind
 from fiber._objects.sync.monitor import MOST_LOOKS, Monitored, Word
 from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
 from fiber._objects.sync.protocol import Answer, Answers, Op, Request, Status, Wait, WaitQueue
-from fiber._objects.sync.waitable import OwnedWaitable, RemoteWaitable, Reply
+from fiber._objects.sync.waitable import OwnedWaitable, RemoteWaitable, Reply, Waitable
 
 if TYPE_CHECKING:
     import mmap
@@ -504,96 +504,13 @@ class PeersBarrierState:
         return out
 
 
-class OwnedBarrier(OwnedWaitable):
-    """A barrier at its owner; see :class:`~fiber.synchronize.BarrierObject`.
-
-    Args:
-        store: of this process.
-        parties: number of parties that open it.
-        is_shared: True to have the state in memory that the processes of this host share.
-
-    Raises:
-        OSError: there is no room for that.
-    """
-
-    def __init__(self, store: Store, parties: int, *, is_shared: bool = False) -> None:
-        self._barrier: BarrierState | PeersBarrierState = BarrierState(parties)
-        super().__init__(store, Kind.BARRIER, self._barrier)
-        if is_shared:
-            self.shared = SharedBarrier(*self._allocate(SIZE), parties)
-            self._state = self._barrier = PeersBarrierState(self.shared, self._wait_for_others)
-
-    # -- for threads of this process
+class BarrierCalls(Waitable):
+    """Both sides of a barrier; see :class:`~fiber.synchronize.BarrierObject`."""
 
     def arrive(self, timeout: float | None, *, has_action: bool) -> tuple[Status, int]:
         """Arrive and wait; status, and the party's index or the number of the action to run."""
-        event = functools.partial(self._barrier.arrive, has_action=has_action)
-        answer = self.request(event, timeout, self._rollback)
+        answer = self.request(Op.ARRIVE, has_action, timeout, rollback=self._rollback)
         return answer.status, answer.value
-
-    def action_succeeded(self, number: int) -> Status:
-        """Open the barrier after its action; BROKEN if it was broken meanwhile."""
-        with self.lock:
-            status, answers = self._barrier.action_ended(None, number, succeeded=True)
-            self.deliver_answers(answers)
-        return status
-
-    def action_failed(self, number: int) -> None:
-        """Break the barrier after its action."""
-        with self.lock:
-            self.deliver_answers(self._barrier.action_ended(None, number, succeeded=False)[1])
-
-    def reset(self) -> None:
-        """Break it for the waiting parties and make it usable again."""
-        with self.lock:
-            self.deliver_answers(self._barrier.reset())
-
-    def abort(self) -> None:
-        """Break it."""
-        with self.lock:
-            self.deliver_answers(self._barrier.abort())
-
-    def state(self) -> tuple[bool, int]:
-        """Return whether the barrier is broken, and the number of waiting parties."""
-        return self._barrier.state()
-
-    def _rollback(self, answer: Answer) -> Answers:
-        if answer.status is not Status.RUN_ACTION:
-            return []
-        return self._barrier.action_ended(None, answer.value, succeeded=False)[1]
-
-    # -- other processes
-
-    def _handle_request(self, op: int, request: Request, argument: int) -> Answers | None:
-        barrier = self._barrier
-        if op == Op.ARRIVE:
-            return barrier.arrive(request, has_action=bool(argument))
-        if op == Op.ACTION_ENDED:
-            number, succeeded = divmod(argument, 2)
-            status, answers = barrier.action_ended(
-                request.process, number, succeeded=bool(succeeded)
-            )
-            return [*answers, Answer(request, status)]
-        if op == Op.RESET:
-            return [*barrier.reset(), Answer(request, Status.OK)]
-        if op == Op.ABORT:
-            return [*barrier.abort(), Answer(request, Status.OK)]
-        if op == Op.VALUE:
-            is_broken, waiting = self.state()
-            return [Answer(request, Status.BROKEN if is_broken else Status.OK, waiting)]
-        return None
-
-
-class RemoteBarrier(RemoteWaitable):
-    """A barrier of another process; see :class:`~fiber.synchronize.BarrierObject`."""
-
-    def _share(self, memory: mmap.mmap, begin: int) -> SharedBarrier:
-        return SharedBarrier(memory, begin)
-
-    def arrive(self, timeout: float | None, *, has_action: bool) -> tuple[Status, int]:
-        """Arrive and wait; status, and the party's index or the number of the action to run."""
-        reply = self.request(Op.ARRIVE, has_action, timeout, rollback=self._rollback)
-        return reply.status, reply.value
 
     def action_succeeded(self, number: int) -> Status:
         """Open the barrier after its action; BROKEN if it was broken meanwhile."""
@@ -613,8 +530,58 @@ class RemoteBarrier(RemoteWaitable):
 
     def state(self) -> tuple[bool, int]:
         """Return whether the barrier is broken, and the number of waiting parties."""
-        reply = self.request(Op.VALUE)
-        return reply.status is Status.BROKEN, reply.value
+        answer = self.request(Op.VALUE)
+        return answer.status is Status.BROKEN, answer.value
+
+    def _rollback(self, answer: Answer | Reply) -> None:
+        if answer.status is Status.RUN_ACTION:
+            self.action_failed(answer.value)
+
+
+class OwnedBarrier(OwnedWaitable, BarrierCalls):
+    """A barrier at its owner; see :class:`~fiber.synchronize.BarrierObject`.
+
+    Args:
+        store: of this process.
+        parties: number of parties that open it.
+        is_shared: True to have the state in memory that the processes of this host share.
+
+    Raises:
+        OSError: there is no room for that.
+    """
+
+    def __init__(self, store: Store, parties: int, *, is_shared: bool = False) -> None:
+        self._barrier: BarrierState | PeersBarrierState = BarrierState(parties)
+        super().__init__(store, Kind.BARRIER, self._barrier)
+        if is_shared:
+            self.shared = SharedBarrier(*self._allocate(SIZE), parties)
+            self._state = self._barrier = PeersBarrierState(self.shared, self._wait_for_others)
+
+    def _handle_request(self, op: int, request: Request, argument: int) -> Answers | None:
+        barrier = self._barrier
+        if op == Op.ARRIVE:
+            return barrier.arrive(request, has_action=bool(argument))
+        if op == Op.ACTION_ENDED:
+            number, succeeded = divmod(argument, 2)
+            status, answers = barrier.action_ended(
+                request.process, number, succeeded=bool(succeeded)
+            )
+            return [*answers, Answer(request, status)]
+        if op == Op.RESET:
+            return [*barrier.reset(), Answer(request, Status.OK)]
+        if op == Op.ABORT:
+            return [*barrier.abort(), Answer(request, Status.OK)]
+        if op == Op.VALUE:
+            is_broken, waiting = barrier.state()
+            return [Answer(request, Status.BROKEN if is_broken else Status.OK, waiting)]
+        return None
+
+
+class RemoteBarrier(RemoteWaitable, BarrierCalls):
+    """A barrier of another process; see :class:`~fiber.synchronize.BarrierObject`."""
+
+    def _share(self, memory: mmap.mmap, begin: int) -> SharedBarrier:
+        return SharedBarrier(memory, begin)
 
     def on_exit(self, code: int) -> None:
         """Report a normal exit of this process; any other exit breaks the barrier."""
@@ -622,7 +589,3 @@ class RemoteBarrier(RemoteWaitable):
             if self._shared is not None:
                 self._shared.on_exit()
             self.submit(functools.partial(self.send, Op.ENDING))
-
-    def _rollback(self, reply: Reply) -> None:
-        if reply.status is Status.RUN_ACTION:
-            self.action_failed(reply.value)

@@ -25,7 +25,7 @@ from fiber._objects.sync.monitor import MOST_LOOKS, Monitored, Turns, Word
 from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
 from fiber._objects.sync.protocol import Answer, Answers, Op, Request, Status, Wait, WaitQueue
 from fiber._objects.sync.shared_semaphore import is_dead, own_identity
-from fiber._objects.sync.waitable import OwnedWaitable, RemoteWaitable, Reply
+from fiber._objects.sync.waitable import OwnedWaitable, RemoteWaitable, Reply, Waitable
 
 if TYPE_CHECKING:
     import mmap
@@ -414,7 +414,43 @@ class PeersConditionState:
         return self._answers
 
 
-class OwnedCondition(OwnedWaitable):
+class ConditionCalls(Waitable):
+    """Both sides of a condition; see :class:`~fiber.synchronize.ConditionObject`."""
+
+    def wait(self, release: Callable[[], object], timeout: float | None, *, certain: bool) -> bool:
+        """Call ``release`` and wait until notified; False if not in time.
+
+        With ``certain``, the owner knows of the wait before ``release`` is called.
+        """
+        before_wait = self._registered(release) if certain else release
+        answer = self.request(Op.WAIT, 0, timeout, rollback=self._rollback, before_wait=before_wait)
+        if answer.status is not Status.OK:
+            return False
+        self.send(Op.WOKEN)
+        return True
+
+    def notify(self, count: int, *, certain: bool) -> None:
+        """Wake so many; with ``certain``, that is done on return."""
+        count = min(count, sys.maxsize)
+        if certain:
+            self.request(Op.NOTIFY, count)
+        else:
+            self.send(Op.NOTIFY, count)
+
+    def waiting(self) -> int:
+        """Number of waiting threads."""
+        return self.request(Op.VALUE).value
+
+    def _registered(self, release: Callable[[], object]) -> Callable[[], object]:
+        """A call of ``release`` once the owner knows of the wait."""
+        return release
+
+    def _rollback(self, answer: Answer | Reply) -> None:
+        if answer.status is Status.OK:
+            self.send(Op.WOKEN, 1)
+
+
+class OwnedCondition(OwnedWaitable, ConditionCalls):
     """A condition at its owner; see :class:`~fiber.synchronize.ConditionObject`.
 
     Args:
@@ -432,29 +468,9 @@ class OwnedCondition(OwnedWaitable):
             self.shared = SharedCondition(*self._allocate(SIZE), is_new=True)
             self._state = self._condition = PeersConditionState(self.shared, self._wait_for_others)
 
-    # -- for threads of this process
-
-    def wait(self, release: Callable[[], object], timeout: float | None, *, certain: bool) -> bool:
-        """Call ``release`` and wait until notified; False if not in time."""
-        answer = self.request(self._condition.wait, timeout, self._rollback, release)
-        return answer.status is Status.OK
-
-    def notify(self, count: int, *, certain: bool) -> None:
-        """Wake so many."""
-        with self.lock:
-            self.deliver_answers(self._condition.notify(count))
-
-    def waiting(self) -> int:
-        """Number of waiting threads."""
-        return self._condition.waiting if self.shared is None else self.shared.waiting()
-
-    def _rollback(self, answer: Answer) -> Answers:
-        return self._condition.notify(1) if answer.status is Status.OK else []
-
-    # -- other processes
-
     def _handle_request(self, op: int, request: Request, argument: int) -> Answers | None:
-        done = [Answer(request, Status.OK, self.waiting())]
+        waiting = self._condition.waiting if self.shared is None else self.shared.waiting()
+        done = [Answer(request, Status.OK, waiting)]
         if op == Op.WAIT:
             return self._condition.wait(request)
         if op == Op.NOTIFY:
@@ -465,44 +481,19 @@ class OwnedCondition(OwnedWaitable):
         return done if op == Op.VALUE else None
 
 
-class RemoteCondition(RemoteWaitable):
+class RemoteCondition(RemoteWaitable, ConditionCalls):
     """A condition of another process; see :class:`~fiber.synchronize.ConditionObject`."""
 
     def _share(self, memory: mmap.mmap, begin: int) -> SharedCondition:
         return SharedCondition(memory, begin)
 
-    def wait(self, release: Callable[[], object], timeout: float | None, *, certain: bool) -> bool:
-        """Call ``release`` and wait until notified; False if not in time.
+    def _registered(self, release: Callable[[], object]) -> Callable[[], object]:
+        def sync_and_release() -> None:
+            # the next holder of the lock, whose owner is another process, must find this one waiting
+            self.sync()
+            release()
 
-        With ``certain``, the owner knows of the wait before ``release`` is called.
-        """
-        before_wait = functools.partial(self._release, release) if certain else release
-        reply = self.request(Op.WAIT, 0, timeout, rollback=self._rollback, before_wait=before_wait)
-        if reply.status is not Status.OK:
-            return False
-        self.send(Op.WOKEN)
-        return True
-
-    def notify(self, count: int, *, certain: bool) -> None:
-        """Wake so many; with ``certain``, that is done on return."""
-        count = min(count, sys.maxsize)
-        if certain:
-            self.request(Op.NOTIFY, count)
-        else:
-            self.send(Op.NOTIFY, count)
-
-    def waiting(self) -> int:
-        """Number of waiting threads."""
-        return self.request(Op.VALUE).value
-
-    def _release(self, release: Callable[[], object]) -> None:
-        # the next holder of the lock, whose owner is another process, must find this one waiting
-        self.sync()
-        release()
-
-    def _rollback(self, reply: Reply) -> None:
-        if reply.status is Status.OK:
-            self.send(Op.WOKEN, 1)
+        return sync_and_release
 
     def on_exit(self, code: int) -> None:
         """Report the exit of this process while it waits."""

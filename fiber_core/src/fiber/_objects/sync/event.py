@@ -11,7 +11,6 @@ is cleared at once. A waiting thread says so first, so that nobody is woken wher
 
 from __future__ import annotations
 
-import functools
 import itertools
 import secrets
 from collections.abc import Callable, Hashable
@@ -21,7 +20,7 @@ from fiber._base.threads import Deadline, turn
 from fiber._objects.address import Kind
 from fiber._objects.sync.monitor import MOST_LOOKS, SharedState, Word
 from fiber._objects.sync.protocol import Answer, Answers, Op, Request, Status, Wait, WaitQueue
-from fiber._objects.sync.waitable import OwnedWaitable, RemoteWaitable
+from fiber._objects.sync.waitable import OwnedWaitable, RemoteWaitable, Waitable
 
 if TYPE_CHECKING:
     import mmap
@@ -188,67 +187,8 @@ class PeersEventState(EventState):
         return super().set if self._shared.wait(seconds) else list
 
 
-class OwnedEvent(OwnedWaitable):
-    """An event at its owner; see :class:`~fiber.synchronize.EventObject`.
-
-    Args:
-        store: of this process.
-        is_shared: True to have the state in memory that the processes of this host share.
-
-    Raises:
-        OSError: there is no room for that.
-    """
-
-    def __init__(self, store: Store, *, is_shared: bool = False) -> None:
-        self._event = EventState()
-        super().__init__(store, Kind.EVENT, self._event)
-        if is_shared:
-            self.shared = SharedEvent(*self._allocate(SIZE))
-            self._state = self._event = PeersEventState(self.shared, self._wait_for_others)
-
-    # -- for threads of this process
-
-    def wait(self, timeout: float | None) -> bool:
-        """Wait until it is set; False if not in time."""
-        if self._event.is_set:
-            return True
-        wait = timeout is None or timeout > 0
-        answer = self.request(functools.partial(self._event.wait, wait=wait), timeout)
-        return answer.status is Status.OK
-
-    def set(self) -> None:
-        """Set it; all waiting threads go on."""
-        with self.lock:
-            self.deliver_answers(self._event.set())
-
-    def clear(self) -> None:
-        """Clear it: waits block from now on."""
-        with self.lock:
-            self._event.clear()
-
-    def is_set(self) -> bool:
-        """True where it is set."""
-        return self._event.is_set
-
-    # -- other processes
-
-    def _handle_request(self, op: int, request: Request, argument: int) -> Answers | None:
-        done = Answer(request, Status.OK, int(self._event.is_set))
-        if op == Op.WAIT:
-            return self._event.wait(request, wait=bool(argument))
-        if op == Op.SET:
-            return [*self._event.set(), done]
-        if op == Op.CLEAR:
-            self._event.clear()
-            return [done]
-        return [done] if op == Op.VALUE else None
-
-
-class RemoteEvent(RemoteWaitable):
-    """An event of another process; see :class:`~fiber.synchronize.EventObject`."""
-
-    def _share(self, memory: mmap.mmap, begin: int) -> SharedEvent:
-        return SharedEvent(memory, begin)
+class EventCalls(Waitable):
+    """Both sides of an event; see :class:`~fiber.synchronize.EventObject`."""
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until it is set; False if not in time."""
@@ -266,3 +206,40 @@ class RemoteEvent(RemoteWaitable):
     def is_set(self) -> bool:
         """True where it is set."""
         return bool(self.request(Op.VALUE).value)
+
+
+class OwnedEvent(OwnedWaitable, EventCalls):
+    """An event at its owner; see :class:`~fiber.synchronize.EventObject`.
+
+    Args:
+        store: of this process.
+        is_shared: True to have the state in memory that the processes of this host share.
+
+    Raises:
+        OSError: there is no room for that.
+    """
+
+    def __init__(self, store: Store, *, is_shared: bool = False) -> None:
+        self._event = EventState()
+        super().__init__(store, Kind.EVENT, self._event)
+        if is_shared:
+            self.shared = SharedEvent(*self._allocate(SIZE))
+            self._state = self._event = PeersEventState(self.shared, self._wait_for_others)
+
+    def _handle_request(self, op: int, request: Request, argument: int) -> Answers | None:
+        done = Answer(request, Status.OK, int(self._event.is_set))
+        if op == Op.WAIT:
+            return self._event.wait(request, wait=bool(argument))
+        if op == Op.SET:
+            return [*self._event.set(), done]
+        if op == Op.CLEAR:
+            self._event.clear()
+            return [done]
+        return [done] if op == Op.VALUE else None
+
+
+class RemoteEvent(RemoteWaitable, EventCalls):
+    """An event of another process; see :class:`~fiber.synchronize.EventObject`."""
+
+    def _share(self, memory: mmap.mmap, begin: int) -> SharedEvent:
+        return SharedEvent(memory, begin)

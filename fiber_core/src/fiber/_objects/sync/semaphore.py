@@ -513,9 +513,7 @@ class OwnedSemaphore(HoldMixin, OwnedWaitable):
                 local_hold.set_thread()
                 return True
         wait = block and (timeout is None or timeout > 0)
-        answer = self.request(
-            functools.partial(self._semaphore.acquire, wait=wait), timeout, self._rollback
-        )
+        answer = self.request(Op.ACQUIRE, wait, timeout, rollback=self._rollback)
         if answer.status in ACQUIRED:
             local_hold.set_thread()
         if answer.text:
@@ -531,7 +529,7 @@ class OwnedSemaphore(HoldMixin, OwnedWaitable):
             if local_hold.held > 0:
                 self.deliver_answers(self._semaphore.release(None))
                 return
-        if self.request(self._semaphore.release_for_other).status is Status.TOO_MANY:
+        if self.request(Op.RELEASE_FOR_OTHER).status is Status.TOO_MANY:
             msg = "semaphore or lock released too many times"
             raise ValueError(msg)
 
@@ -541,7 +539,7 @@ class OwnedSemaphore(HoldMixin, OwnedWaitable):
     def value(self) -> int:
         """Number of free permits."""
         if self._semaphore.keeper is not NO_PROCESS:
-            return self.request(self._semaphore.look).value
+            return self.request(Op.VALUE).value
         return self._semaphore.value if self.shared is None else self.shared.value()
 
     def deliver_answers(self, answers: Answers) -> None:
@@ -554,10 +552,9 @@ class OwnedSemaphore(HoldMixin, OwnedWaitable):
                 self._store.call_later(self._store.timing.heartbeat, late)
         super().deliver_answers(answers)
 
-    def _rollback(self, answer: Answer) -> Answers:
-        if answer.status not in ACQUIRED:
-            return []
-        return self._semaphore.cancel_grant(None, inherited=answer.status is Status.OK_HOLDER_DIED)
+    def _rollback(self, answer: Answer) -> None:
+        if answer.status in ACQUIRED:
+            self.send(Op.RELEASE, answer.status is Status.OK_HOLDER_DIED)
 
     # -- for other processes, with the lock held
 

@@ -146,24 +146,25 @@ class OwnedWaitable(OwnedObject):
 
     def request(
         self,
-        event: Callable[[Request], Answers],
+        op: Op,
+        argument: int = 0,
         timeout: float | None = None,
-        rollback: Callable[[Answer], Answers] | None = None,
+        *,
+        rollback: Callable[[Answer], object] | None = None,
         before_wait: Callable[[], object] | None = None,
     ) -> Answer:
         """Make a request of this thread and wait for its answer.
 
         Args:
-            event: the state machine's method; called with the lock held.
+            op: the operation.
+            argument: see :class:`~fiber._objects.sync.protocol.Op`.
             timeout: seconds until the request is cancelled; None for any number.
-            rollback: the event that undoes an answer, for one that came while the thread was
-                interrupted; called with the lock held.
-            before_wait: called after the event, without the lock.
+            rollback: called with an answer that came while the thread was interrupted; undoes it.
+            before_wait: called after the operation, without the lock.
         """
         waiter = Waiter(None, next(_numbers))
         try:
-            with self.lock:
-                self.deliver_answers(event(waiter))
+            self._run(op, waiter, argument)
             if before_wait is not None:
                 before_wait()
             if waiter.answer is None and not wait_for_wakeup(waiter.wakeup, timeout):
@@ -176,11 +177,22 @@ class OwnedWaitable(OwnedObject):
             with self.lock:
                 if waiter.answer is None:
                     self._cancel(waiter)
-                elif rollback is not None:
-                    self.deliver_answers(rollback(waiter.answer))
+                    rollback = None
+            if rollback is not None and waiter.answer is not None:
+                rollback(waiter.answer)
             raise
         assert waiter.answer is not None
         return waiter.answer
+
+    def send(self, op: Op, argument: int = 0) -> None:
+        """Run an operation of this process that is not answered."""
+        self._run(op, Request(None), argument)
+
+    def _run(self, op: Op, request: Request, argument: int) -> None:
+        with self.lock:
+            answers = self._handle_request(op, request, argument)
+            assert answers is not None, "each kind asks itself for operations that it has"
+            self.deliver_answers(answers)
 
     def deliver_answers(self, answers: Answers) -> None:
         """Wake threads of this process, and send to others; with the lock held."""
@@ -200,7 +212,7 @@ class OwnedWaitable(OwnedObject):
     # -- for subclasses; called with the lock held
 
     def _handle_request(self, op: int, request: Request, argument: int) -> Answers | None:
-        """Run a request of another process; None for an operation that the kind does not have."""
+        """Run a request of any process; None for an operation that the kind does not have."""
         return None
 
     def _peer_died(self, peer: Peer) -> Answers:
@@ -271,6 +283,13 @@ class Reply:
     status: Status
     value: int = 0
     text: str = ""
+
+
+class Waitable:
+    """Base of what users call on both sides of a kind: operations that are requests, or are sent only."""
+
+    request: Callable[..., Answer | Reply]
+    send: Callable[..., None]
 
 
 class _SentRequest:
