@@ -42,7 +42,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from types import FunctionType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from fiber._base.threads import give_way
 from fiber._objects.address import Kind, shape_of
@@ -68,6 +68,7 @@ from fiber._objects.sync.shared_semaphore import (
     UNTIL,
     UNTRACKED,
     WAITERS,
+    Beginning,
     Outcome,
     SharedHold,
     SharedPermits,
@@ -76,10 +77,6 @@ from fiber._objects.sync.shared_semaphore import (
     options_of,
 )
 from fiber._wire import fork
-
-if TYPE_CHECKING:
-    from fiber._objects.sync.semaphore import SemaphoreState
-
 
 #: bytes of a semaphore
 SIZE = 32
@@ -339,7 +336,7 @@ class SharedLock(QuickPermits):
         *,
         host: str,
         identity: int,
-        state: SemaphoreState | None = None,
+        state: Beginning | None = None,
         count: int = 0,
     ) -> None:
         super().__init__(memory, begin, host=host, identity=identity, is_new=state is not None)
@@ -764,7 +761,7 @@ class UntrackedSemaphore(QuickPermits):
         *,
         host: str,
         identity: int,
-        state: SemaphoreState | None = None,
+        state: Beginning | None = None,
     ) -> None:
         super().__init__(memory, begin, host=host, identity=identity, is_new=state is not None)
         self._map(self.SIZE)
@@ -906,7 +903,7 @@ def _closed(refuse: Callable[[], object]) -> SimpleNamespace:
 def make(
     allocate: Callable[[int], tuple[mmap.mmap, int]],
     kind: Kind,
-    state: SemaphoreState,
+    state: Beginning,
     *,
     host: str,
 ) -> SharedPermits:

@@ -24,7 +24,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from fiber._base.threads import TURN, Deadline
 from fiber._objects.address import Kind, shape_of
@@ -36,8 +36,6 @@ from fiber.backend_parts.liveness import Liveness, Owner, start_time, this_place
 
 if TYPE_CHECKING:
     import mmap
-
-    from fiber._objects.sync.semaphore import SemaphoreState
 
 
 # Words of the state, 8 bytes each, behind the monitor.
@@ -88,6 +86,23 @@ ACQUIRED: Outcome = (Status.OK, "", 0)
 REFUSED: Outcome = (Status.REFUSED, "", 0)
 
 
+class Beginning(Protocol):
+    """Permits and policy of a lock or semaphore to begin with; its state machine has them."""
+
+    @property
+    def value(self) -> int: ...
+    @property
+    def maximum(self) -> int: ...
+    @property
+    def recover(self) -> bool: ...
+    @property
+    def track_holders(self) -> bool: ...
+    @property
+    def report_deaths(self) -> bool: ...
+    @property
+    def refuse_after_death(self) -> bool: ...
+
+
 def size_of(entries: int) -> int:
     """Bytes of a semaphore with so many entries."""
     return MONITOR_SIZE + 8 * (_ENTRIES + _ENTRY * entries)
@@ -131,7 +146,7 @@ def description_of(identity: int, host: str) -> str:
     return f"process {(identity & ~FOR_OTHERS) >> _START_BITS} on {host}"
 
 
-def options_of(state: SemaphoreState) -> int:
+def options_of(state: Beginning) -> int:
     """Policy of a state about deaths, as bits of one word."""
     return (
         state.recover * _RECOVER
@@ -308,7 +323,7 @@ class SharedSemaphore(SharedPermits):
         *,
         host: str,
         identity: int,
-        state: SemaphoreState | None = None,
+        state: Beginning | None = None,
         entries: int = 0,
     ) -> None:
         super().__init__(memory, begin, host=host, identity=identity, is_new=state is not None)
