@@ -325,12 +325,14 @@ class TestMap:
         assert len(executions(told)) < 400
 
     def test_a_timeout_counts_from_the_call(self, ending, monkeypatch):
-        clock = Mock(monotonic=Mock(return_value=0.0))
-        monkeypatch.setattr("fiber.executor.time", clock)
+        deadline = Mock(left=100.0)
+        made = Mock(return_value=deadline)
+        monkeypatch.setattr("fiber.executor.Deadline", made)
         results = ending.map(nap, [0, 60], timeout=100)
-        clock.monotonic.return_value = 50.0
+        made.assert_called_once_with(100)
+        deadline.left = 50.0
         assert next(results) == 0
-        clock.monotonic.return_value = 101.0
+        deadline.left = 0.0
         with pytest.raises(concurrent.futures.TimeoutError):
             next(results)
         ending.kill_workers()

@@ -13,14 +13,13 @@ from __future__ import annotations
 import contextlib
 import queue
 import selectors
-import time
 import weakref
 from collections.abc import Iterable
 from multiprocessing import AuthenticationError, BufferTooShort
 from multiprocessing.connection import answer_challenge, deliver_challenge
 from typing import TYPE_CHECKING, Any
 
-from fiber._base.threads import turn
+from fiber._base.threads import Deadline, turn
 from fiber._objects import store
 from fiber._objects.address import Kind
 from fiber._objects.auth_listener import AuthListener, connect_to, open_listener
@@ -346,13 +345,13 @@ def wait(object_list: Iterable[Any], timeout: float | None = None) -> list[Any]:
     by_fd: dict[int, list[Any]] = {}
     for one in objects:
         by_fd.setdefault(one if isinstance(one, int) else one.fileno(), []).append(one)
-    deadline = None if timeout is None else time.monotonic() + timeout
+    deadline = Deadline(timeout)
     # poll needs no kernel object, which costs more than it saves for one wait
     with getattr(selectors, "PollSelector", selectors.DefaultSelector)() as selector:
         for fd in by_fd:
             selector.register(fd, selectors.EVENT_READ)
         while True:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            left = deadline.left
             found = {key.fd for key, _ in selector.select(turn(left))}
             if found or left == 0:
                 return [o for fd in found for o in by_fd[fd]]

@@ -12,7 +12,6 @@ import itertools
 import logging
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures as _futures
@@ -22,7 +21,7 @@ from multiprocessing import util
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 from fiber._base.interpreter import unless_finalizing
-from fiber._base.threads import in_turns
+from fiber._base.threads import Deadline, in_turns
 from fiber._tasks.protocol import Mode
 from fiber._wire import fork
 from fiber._workers.group import PoolOptions, WorkerGroups, require_int
@@ -304,12 +303,11 @@ def results(
         chunk: items to add at a time.
         timeout: seconds from now for all results.
     """
-    deadline = None if timeout is None else time.monotonic() + timeout
-    return _results(core, stream, rest, chunk, deadline)
+    return _results(core, stream, rest, chunk, Deadline(timeout))
 
 
 def _results(
-    core: Core, stream: MapStream, rest: Iterator[Any] | None, chunk: int, deadline: float | None
+    core: Core, stream: MapStream, rest: Iterator[Any] | None, chunk: int, deadline: Deadline
 ) -> Iterator[Any]:
     taken = 0
     try:
@@ -317,8 +315,7 @@ def _results(
             if rest is not None and taken % chunk == 0:
                 rest = _refill(core, stream, rest, chunk)
             try:
-                left = None if deadline is None else deadline - time.monotonic()
-                value, error = stream.outcome(left)
+                value, error = stream.outcome(deadline.left)
             except StopIteration:
                 return
             except _TimeoutError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import threading
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from multiprocessing import TimeoutError as _TimeoutError
@@ -16,7 +15,7 @@ from multiprocessing import util
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fiber._base.interpreter import unless_finalizing
-from fiber._base.threads import in_turns, turn, wait_ready
+from fiber._base.threads import Deadline, in_turns, turn, wait_ready
 from fiber.exceptions import TerminatedError, WorkerCrashedError
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ class Stream:
             multiprocessing.TimeoutError: ``timeout`` seconds have passed without one.
             BaseException: the pool or the iterable cannot go on.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = Deadline(timeout)
         while True:
             found = self.poll()
             if found is not None:
@@ -98,8 +97,8 @@ class Stream:
             with self._changed:
                 if self._ready or self._finished:
                     continue
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
+                left = deadline.left
+                if left == 0:
                     raise _TimeoutError
                 self._changed.wait(turn(left))
 

@@ -12,11 +12,11 @@ import errno
 import operator
 import os
 import sys
-import time
 from collections.abc import Callable
 from threading import BrokenBarrierError
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from fiber._base.threads import wait_until
 
 from fiber._objects import store
 from fiber._objects.address import Kind
@@ -522,13 +522,7 @@ class Condition(_Entered, SyncHandle[ConditionObject]):
         Returns:
             Its last value, which is false where ``timeout`` seconds have passed.
         """
-        end = None if timeout is None else time.monotonic() + timeout
-        while not (result := predicate()):
-            left = None if end is None else end - time.monotonic()
-            if left is not None and left <= 0:
-                break
-            self.wait(left)
-        return result
+        return wait_until(predicate, self.wait, timeout)
 
     def notify(self, n: int = 1) -> None:
         """Wake up to ``n`` waiting threads.

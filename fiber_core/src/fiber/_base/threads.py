@@ -41,6 +41,7 @@ from fiber._base.log import lazy_logger
 log = lazy_logger()
 
 _Item = TypeVar("_Item")
+_Found = TypeVar("_Found")
 _Callback = Callable[[], Any]
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
@@ -508,6 +509,25 @@ class Deadline:
     def left(self) -> float | None:
         """Seconds left, not below 0; None for any number."""
         return None if self._end is None else max(0.0, self._end - time.monotonic())
+
+
+def wait_until(
+    predicate: Callable[[], _Found], wait: Callable[[float | None], object], timeout: float | None
+) -> _Found:
+    """Wait until a predicate is true, which is called now and after each wait; its last value.
+
+    Args:
+        predicate: the predicate.
+        wait: waits for a change, for so many seconds at most; None for any number.
+        timeout: seconds for all waits; None for any number.
+    """
+    deadline = Deadline(timeout)
+    while not (found := predicate()):
+        left = deadline.left
+        if left == 0:
+            break
+        wait(left)
+    return found
 
 
 def wait_for_wakeup(

@@ -6,14 +6,13 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from multiprocessing import util
 from typing import TYPE_CHECKING, Any
 
 from fiber._base.interpreter import unless_finalizing
 from fiber._base.log import lazy_logger
-from fiber._base.threads import turn
+from fiber._base.threads import Deadline, turn
 from fiber._launch import status_merge
 from fiber.exceptions import FiberError, StartError
 from fiber.model import Job, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
@@ -351,11 +350,11 @@ class Child:
             self._sentinels = (self._sentinels[0], -1)
 
     def _wait_for(self, ready: Callable[[], bool], timeout: float | None) -> None:
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = Deadline(timeout)
         with self._changed:
             while not ready():
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
+                left = deadline.left
+                if left == 0:
                     return
                 self._changed.wait(turn(left))
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-import time
 import weakref
 from collections.abc import Callable, Generator, Iterable, Mapping
 from multiprocessing import TimeoutError as _TimeoutError
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fiber._base.threads import Deadline
 from fiber._objects.managed.calls import CreatedObject
 from fiber.managers.base import BaseManager, BaseProxy, State, Token, auto_proxy, make_type
 
@@ -234,12 +234,11 @@ def gather(
         multiprocessing.TimeoutError: ``timeout`` seconds have passed.
         Exception: that of the first handle, in their order, whose call failed.
     """
-    deadline = None if timeout is None else time.monotonic() + timeout
+    deadline = Deadline(timeout)
     found = []
     for handle in handles:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
-            found.append(handle.get(left))
+            found.append(handle.get(deadline.left))
         except Exception as error:
             # a timeout is no outcome of a call
             if not (return_exceptions and handle.ready()):

@@ -9,11 +9,11 @@ import array
 import contextlib
 import queue
 import threading
-import time
 import types
 from collections.abc import Callable, Iterable, MutableMapping, MutableSequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from fiber._base.threads import wait_until
 from fiber.managers.base import BaseManager, BaseProxy, MakeProxyType, Namespace, Server, Value
 
 if TYPE_CHECKING:
@@ -102,13 +102,7 @@ class ConditionProxy(AcquirerProxy):
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
         """Wait until a predicate, evaluated here, is true; its last value."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not (result := predicate()):
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                break
-            self.wait(left)
-        return result
+        return wait_until(predicate, self.wait, timeout)
 
 
 class EventProxy(BaseProxy):
