@@ -19,7 +19,11 @@ one lock, which guards its start.
 
 from __future__ import annotations
 
+from multiprocessing.managers import Array as Array  # type: ignore[attr-defined] # the stubs do not tell
+from multiprocessing.managers import Namespace as Namespace
 from multiprocessing.managers import RemoteError as RemoteError
+from multiprocessing.managers import State as State  # type: ignore[attr-defined] # as above
+from multiprocessing.managers import Value as Value  # type: ignore[attr-defined] # as above
 
 from fiber.managers.asynchronous import AsyncAutoProxy as AsyncAutoProxy
 from fiber.managers.asynchronous import AsyncHandle, AsyncManager, AsyncProxy, gather
@@ -27,13 +31,9 @@ from fiber.managers.asynchronous import MakeAsyncProxyType as MakeAsyncProxyType
 from fiber.managers.base import AutoProxy as AutoProxy
 from fiber.managers.base import BaseManager, BaseProxy, Token
 from fiber.managers.base import MakeProxyType as MakeProxyType
-from fiber.managers.base import Namespace as Namespace
 from fiber.managers.base import RebuildProxy as RebuildProxy
 from fiber.managers.base import Server as Server
-from fiber.managers.base import State as State
-from fiber.managers.base import Value as Value
 from fiber.managers.sync import AcquirerProxy as AcquirerProxy
-from fiber.managers.sync import Array as Array
 from fiber.managers.sync import ArrayProxy as ArrayProxy
 from fiber.managers.sync import BarrierProxy as BarrierProxy
 from fiber.managers.sync import BaseListProxy as BaseListProxy

@@ -17,6 +17,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing import AuthenticationError, ProcessError, process, util
+from multiprocessing.managers import Namespace, State, Value  # type: ignore[attr-defined] # the stubs do not tell
 from typing import Any, ClassVar, NoReturn, Protocol
 
 from fiber._objects import store
@@ -273,36 +274,6 @@ def AutoProxy(  # noqa: N802 - the stdlib's name
 BaseProxy._auto = AutoProxy  # noqa: SLF001 - it is made of BaseProxy
 
 
-class Namespace:
-    """An object with nothing but the attributes that it is given."""
-
-    def __init__(self, /, **kwds: Any) -> None:
-        self.__dict__.update(kwds)
-
-    def __repr__(self) -> str:
-        public = sorted(f"{n}={v!r}" for n, v in vars(self).items() if not n.startswith("_"))
-        return f"{type(self).__name__}({', '.join(public)})"
-
-
-class Value:
-    """An object with a ``value``."""
-
-    def __init__(self, typecode: Any, value: Any, lock: Any = True) -> None:
-        self._typecode = typecode
-        self.value = value
-
-    def get(self) -> Any:
-        """Its value."""
-        return self.value
-
-    def set(self, value: Any) -> None:
-        """Give it a value."""
-        self.value = value
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._typecode!r}, {self.value!r})"
-
-
 _LOCKS = (
     type(threading.Lock()),
     type(threading.RLock()),
@@ -488,18 +459,6 @@ def address_of(text: Any) -> Address | None:
 log = logging.getLogger("fiber")
 
 
-class State:
-    """State of a manager; the stdlib's class of this name."""
-
-    __slots__ = ("value",)
-    INITIAL = 0
-    STARTED = 1
-    SHUTDOWN = 2
-
-    def __init__(self) -> None:
-        self.value = self.INITIAL
-
-
 class BaseManager:
     """Starts a process for objects that are used from others, or connects to one that runs.
 
@@ -542,6 +501,7 @@ class BaseManager:
         self._address = address
         self._authkey = secret(authkey)
         self._state = State()
+        self._state.value = State.INITIAL
         self._serializer = serializer
         self._ctx = ctx
         self._shutdown_timeout = shutdown_timeout

@@ -5,30 +5,21 @@ The latter unlinks the blocks of shared memory that were made by it.
 
 from __future__ import annotations
 
-import array
 import contextlib
 import queue
 import threading
 import types
 from collections.abc import Callable, Iterable, MutableMapping, MutableSequence
+from multiprocessing.managers import Array, Namespace, Value  # type: ignore[attr-defined] # the stubs do not tell
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fiber._base.threads import wait_until
-from fiber.managers.base import BaseManager, BaseProxy, MakeProxyType, Namespace, Server, Value
+from fiber.managers.base import BaseManager, BaseProxy, MakeProxyType, Server
 
 if TYPE_CHECKING:
     from fiber import shared_memory
 
 __all__ = ["Manager", "SharedMemoryManager", "SharedMemoryServer", "SyncManager"]
-
-
-def Array(  # noqa: N802 - the stdlib's name
-    typecode: str,
-    sequence: Iterable[Any],
-    lock: Any = True,  # noqa: ARG001 - the stdlib's, which it does not use either
-) -> array.array[Any]:
-    """An array of numbers."""
-    return array.array(typecode, sequence)
 
 
 class IteratorProxy(BaseProxy):
