@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Callable
 from multiprocessing import util
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fiber._base.interpreter import unless_finalizing
 from fiber._base.log import lazy_logger
@@ -18,7 +18,6 @@ from fiber.exceptions import FiberError, StartError
 from fiber.model import Job, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
 if TYPE_CHECKING:
-    from fiber._launch.launcher import Launcher
     from fiber._wire.endpoint import Peer
 
 log = lazy_logger()
@@ -35,6 +34,20 @@ ORPHANED = JobStatus(
 )
 
 
+class Control(Protocol):
+    """Control of children and their jobs, as all but :class:`~fiber._launch.launcher.Launcher` itself use it."""
+
+    @property
+    def start_timeout(self) -> float: ...
+    def child_of(self, ident: str) -> tuple[Child, int] | None: ...
+    def early_statuses(self, job: Job) -> list[JobStatus]: ...
+    def settle_output(self) -> None: ...
+    def signal(self, child: Child, index: int, signum: int) -> None: ...
+    def pass_interrupt_on(self, child: Child, *, again: bool) -> bool: ...
+    def terminate(self, child: Child) -> None: ...
+    def kill(self, child: Child) -> None: ...
+
+
 class Child:
     """Job of one process object, as its parent sees it. Thread-safe; every wait ends with the job.
 
@@ -49,7 +62,7 @@ class Child:
         self,
         ident: str,
         name: str,
-        launcher: Launcher,
+        launcher: Control,
         *,
         processes: int = 1,
         foreground: bool = False,

@@ -14,17 +14,22 @@ if TYPE_CHECKING:
     from fiber._agent.instructions import Instructions
     from fiber._base.threads import Reactor
     from fiber._config.settings import Config
-    from fiber._launch.launcher import Launcher
-    from fiber._launch.router import Router
+    from fiber._launch.child import Control
     from fiber._plugins.manager import Plugins
     from fiber._wire.client import Client
     from fiber._wire.endpoint import Endpoint
     from fiber._wire.handshake import Credentials, Hello
     from fiber.abc import Backend
     from fiber.exceptions import BackendError
-    from fiber.model.job import Job, JobSpec
+    from fiber.model.job import Job, JobSpec, JobStatus
     from fiber.model.plugin import BackendInfo
     from fiber.model.timing import Timing
+
+
+class JobObserver(Protocol):
+    """What follows the statuses of jobs."""
+
+    def observed(self, job: Job, status: JobStatus) -> None: ...
 
 
 class LaunchContext(Protocol):
@@ -34,7 +39,6 @@ class LaunchContext(Protocol):
     instructions: Instructions | None
     ident: str
     closing: bool
-    router: Router
 
     @property
     def run_id(self) -> str: ...
@@ -67,8 +71,9 @@ class LaunchContext(Protocol):
     def endpoint(self) -> Endpoint: ...
 
     @property
-    def launcher(self) -> Launcher: ...
-
+    def launcher(self) -> Control: ...
+    @property
+    def router(self) -> JobObserver: ...
     @property
     def timing(self) -> Timing: ...
 

@@ -18,8 +18,8 @@ from fiber.exceptions import TransportError
 from fiber.model import JobState
 
 if TYPE_CHECKING:
+    from fiber._launch.child import Control
     from fiber._launch.context import LaunchContext
-    from fiber._launch.launcher import Launcher
     from fiber._wire.client import Client
     from fiber._wire.endpoint import Peer
     from fiber._wire.frames import Message
@@ -34,7 +34,7 @@ TARGET = 2**62 + 1
 class WillService:
     """Executor of the wills of one process's children."""
 
-    def __init__(self, launcher: Launcher, runtime: LaunchContext) -> None:
+    def __init__(self, launcher: Control, runtime: LaunchContext) -> None:
         self._launcher = launcher
         self._runtime = runtime
         runtime.endpoint.serve(TARGET, self)
