@@ -15,7 +15,7 @@ import pytest
 import fiber
 from fiber._base import values
 from fiber._runtime import runtime
-from fiber._runtime.status_socket import NAME
+from fiber._runtime.inspection import NAME
 from fiber._tasks.dispatcher import Dispatcher, HeldTasks, Mishaps
 from fiber._tasks.pending.table import PendingTable
 from fiber._watch import status as module

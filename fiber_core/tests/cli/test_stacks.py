@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import fiber as mp
 from fiber._agent import rundir
 from fiber._runtime import runtime
-from fiber._runtime.stacks import SIGNAL, StackFile
+from fiber._runtime.inspection import SIGNAL, StackFile
 from fiber.cli.main import cli
 from fiber.cli.stacks import Stacks, read_stacks, without_ours
 from pool_tasks import pid

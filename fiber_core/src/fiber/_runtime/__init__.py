@@ -21,7 +21,6 @@ calls everything from ``_wire`` to ``_launch``.
 runtime       the runtime of this process
 start         starts the supervisor early, before the program has read its settings
 bootstrap     first code of a new process
-status_socket Unix socket at which commands such as ``fiber top`` ask for the run's status
-stacks        file into which a process writes the stacks of its threads for ``fiber stacks``
+inspection    what commands see of a process: the socket for the run's status, the file for stacks
 ============= =========================================================================
 """

@@ -18,7 +18,7 @@ from fiber._agent.instructions import Instructions, dial
 from fiber._base import entry_points, values
 from fiber._launch.module_server import ParentFinder
 from fiber._launch.preparation import UnguardedMainError
-from fiber._runtime.stacks import StackFile
+from fiber._runtime.inspection import StackFile
 from fiber._wire import codec
 from fiber._wire.descriptors import OwnedDescriptors
 from fiber._wire.frames import Kind

@@ -449,11 +449,18 @@ class Runtime:
 
                 self._launcher = Launcher(self)
                 if self.is_master:
-                    from fiber._runtime.stacks import StackFile
-                    from fiber._runtime.status_socket import StatusSocket
+                    from fiber._runtime.inspection import StackFile, StatusSocket
 
                     # there is something to see from now on
-                    self.own(StatusSocket(self))
+                    self.own(
+                        StatusSocket(
+                            self.directory,
+                            self.reactor,
+                            self.timing,
+                            # by name, as below, and when somebody asks
+                            lambda: load_object("fiber._watch.status:Answers")(self),
+                        )
+                    )
                     self.own(StackFile(self.directory, self.ident))
                     if self.config.debugger:
                         # by name, as below

@@ -1,7 +1,7 @@
 """Observation of a run: progress, status, traces, metrics, spans, breakpoints.
 
 :func:`status.collect` describes the pools and processes of a program, from what they record anyway; the
-program's status socket (:mod:`fiber._runtime.status_socket`) sends it to ``fiber top`` and dashboards. A
+program's status socket (:mod:`fiber._runtime.inspection`) sends it to ``fiber top`` and dashboards. A
 :class:`progress.Watch` stands between a call and the sink of its results. It counts results and shows the
 progress on a thread of its own; the call neither waits for that thread nor fails with it.
 

@@ -24,7 +24,7 @@ from fiber._base.interpreter import resident
 from fiber._objects.address import Kind
 from fiber._objects.queue.channel import Channel
 from fiber._objects.store import Store
-from fiber._runtime.status_socket import NAME
+from fiber._runtime.inspection import NAME
 from fiber._tasks.dispatcher import HeldTasks
 from fiber._watch.trace import Traces
 from fiber._workers.group import WorkerGroup

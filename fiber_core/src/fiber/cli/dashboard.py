@@ -83,7 +83,7 @@ class _Runs:
         Args:
             waits: True to wait until jobs elsewhere have answered.
         """
-        from fiber._runtime.status_socket import NAME
+        from fiber._runtime.inspection import NAME
         from fiber.cli.runs import detached_runs, find_runs, is_meant
 
         every = {one.id: one for one in (*find_runs(), *detached_runs())}

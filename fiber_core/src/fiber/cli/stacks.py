@@ -83,7 +83,7 @@ def read_stacks(processes: Iterable[Stacks], timeout: float) -> None:
         processes: they are given their text.
         timeout: seconds to wait for all of them.
     """
-    from fiber._runtime.stacks import SIGNAL
+    from fiber._runtime.inspection import SIGNAL
 
     asked = []
     for one in processes:
