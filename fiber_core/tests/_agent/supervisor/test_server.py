@@ -410,14 +410,14 @@ def test_the_listener_ends_with_its_supervisor(own, ends):
 def test_without_room_for_a_listener_a_supervisor_says_so_and_ends():
     program = """
     import os
-    from fiber._agent.supervisor.interrupts import leave_group
+    from fiber._agent.supervisor.interrupts import fork_reporter, leave_group
     own, fork = os.getpid(), os.fork
     def fork_once():
         if os.getpid() != own:
             raise BlockingIOError("full")
         return fork()
     os.fork = fork_once
-    leave_group(0)
+    leave_group(fork_reporter(0))
     """
     ended = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
@@ -427,6 +427,26 @@ def test_without_room_for_a_listener_a_supervisor_says_so_and_ends():
     )
     assert ended.returncode == 1
     assert "no room for the process that reports interrupts" in ended.stderr
+
+
+def test_only_leaving_the_group_waits_for_the_listener():
+    program = """
+    import os
+    from fiber._agent.supervisor.interrupts import fork_reporter, leave_group
+    goes_on, own, fork = os.pipe(), os.getpid(), os.fork
+    def fork_later():
+        if os.getpid() != own:
+            os.read(goes_on[0], 1)
+        return fork()
+    os.fork = fork_later
+    group = os.getpgid(0)
+    reporter = fork_reporter(goes_on[1])
+    assert os.getpgid(0) == group
+    os.write(goes_on[1], b".")
+    listener = leave_group(reporter)[2]
+    assert os.getpgid(listener) == group != os.getpgid(0)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=50)
 
 
 def test_the_listener_keeps_nothing_of_the_program_open(supervised):

@@ -33,18 +33,18 @@ _QUESTION = b"?"
 _ANSWER = b"."
 
 
-def leave_group(channel: int) -> tuple[int, int, int]:
-    """Leave the program's group and terminal; a forked process stays behind in the group to report SIGINT.
+def fork_reporter(channel: int) -> tuple[int, int, int]:
+    """Fork a process that stays behind in the program's group to report SIGINT.
 
-    To be called first of all, in a process that was started with these signals blocked; what came
-    meanwhile is dropped.
+    To be called first of all, in a process that was started with the group's signals blocked. It is
+    waited for by :func:`leave_group` only: two forks and an end, during which this process can import.
 
     Args:
         channel: a descriptor that the forked process must not keep open.
 
     Returns:
-        for :class:`Interrupts`: a descriptor to read, one to write, and the id of that process, which
-        ends once the latter is closed.
+        for :func:`leave_group`: a descriptor to read, one to write, and the id of the process that
+        forks the one that stays.
     """
     fill_standard_descriptors()
     answers, answering = os.pipe()
@@ -65,6 +65,20 @@ def leave_group(channel: int) -> tuple[int, int, int]:
             os._exit(0)
     os.close(questions)
     os.close(answering)
+    return answers, asking, between
+
+
+def leave_group(forked: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Leave the program's group and terminal; what signals came since this process was started is dropped.
+
+    Args:
+        forked: from :func:`fork_reporter`.
+
+    Returns:
+        for :class:`Interrupts`: a descriptor to read, one to write, and the id of the process that
+        stays in the group, which ends once the latter is closed.
+    """
+    answers, asking, between = forked
     # until it has ended, this process is in the group too; where SIGCHLD is ignored it has no status
     with contextlib.suppress(ChildProcessError):
         os.waitpid(between, 0)

@@ -21,7 +21,7 @@ from fiber._agent import rundir
 from fiber._agent.supervisor import kernel, messages, orphans
 from fiber._agent.supervisor.child import InChild, become, environment
 from fiber._agent.supervisor.devices import DeviceQueue, HostAccount
-from fiber._agent.supervisor.interrupts import Interrupts
+from fiber._agent.supervisor.interrupts import Interrupts, leave_group
 from fiber._agent.supervisor.jobs import JobEntry, JobTable, Owner
 from fiber._agent.supervisor.journal import Journal, read_ids
 from fiber._agent.supervisor.messages import HEADER, Channel, Decoder, SupervisorOptions
@@ -720,14 +720,15 @@ def _watch_imports(options: SupervisorOptions, master: kernel.ProcessWatch, done
         os._exit(1)
 
 
-def main(descriptor: int, interrupts: tuple[int, int, int], *, early: bool = False) -> NoReturn:
+def main(descriptor: int, reporter: tuple[int, int, int], *, early: bool = False) -> NoReturn:
     """Run a supervisor on a channel, then end the process.
 
     Args:
         descriptor: the channel.
-        interrupts: from :func:`~fiber._agent.supervisor.interrupts.leave_group`.
+        reporter: from :func:`~fiber._agent.supervisor.interrupts.fork_reporter`.
         early: True where the options may take a while to come.
     """
+    interrupts = leave_group(reporter)
     os.set_inheritable(descriptor, False)
     if early:
         from fiber._agent.instructions import PRELOAD

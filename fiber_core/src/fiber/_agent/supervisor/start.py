@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 #: end of the program text; the process that stays in the group is forked before much is imported
 _MAIN = (
-    "interrupts = leave_group({0}); "
+    "reporter = fork_reporter({0}); "
     "from fiber._agent.supervisor.server import main; "
-    "main({0}, interrupts, early={1})"
+    "main({0}, reporter, early={1})"
 )
 
 
@@ -157,7 +157,7 @@ def _program(folder: str) -> str:
     # imports leave no garbage, so collecting is disabled meanwhile; the server enables it
     return (
         f"import gc, sys; gc.disable(); sys.path[:] = {path!r}; "
-        "from fiber._agent.supervisor.interrupts import leave_group; "
+        "from fiber._agent.supervisor.interrupts import fork_reporter; "
     )
 
 
