@@ -11,7 +11,7 @@ from distributions import Answers
 from fiber._agent import rundir
 from fiber._ring.mpi.agent import SOCKET
 from fiber.cli.jobs import find_job, list_jobs
-from fiber.exceptions import FiberError, UnknownJobError
+from fiber.exceptions import BackendUnavailableError, FiberError, UnknownJobError
 from fiber.model import BackendInfo, Job, JobState, JobStatus, Reason, ReasonKind
 from fiber.testing import FakeBackend, programs
 
@@ -71,6 +71,25 @@ class TestFinding:
 
         with pytest.raises(error, match=told):
             find_job(jobs, word)
+
+    @pytest.mark.parametrize("command", [("logs",), ("kill",)], ids=["logs", "kill"])
+    def test_a_job_that_may_be_where_nobody_can_be_asked_is_not_called_unknown(
+        self, fiber, backend, submit, monkeypatch, command
+    ):
+        submit()
+
+        def status(self, jobs):
+            if jobs[0].id == "elsewhere":
+                raise BackendUnavailableError("host beta cannot be asked: it is down")
+            return known(self, jobs)
+
+        known = type(backend).status
+        monkeypatch.setattr(type(backend), "status", status)
+
+        told = fiber.fails(*command, "elsewhere")
+
+        assert "host beta cannot be asked: it is down" in told
+        assert "no job is" not in told
 
 
 class TestListing:

@@ -10,8 +10,13 @@ from pathlib import Path
 import attrs
 import pytest
 
-from fiber.exceptions import BackendError, BackendUnavailableError, SubmitError
-from fiber.model import JobState, Reason, ReasonKind
+from fiber.exceptions import (
+    BackendError,
+    BackendUnavailableError,
+    SubmitError,
+    UnknownJobError,
+)
+from fiber.model import Job, JobState, Reason, ReasonKind
 from fiber.testing import programs
 from fiber.testing.kit.platform import Driver
 from fiber_ssh import agent_link, exec_channel
@@ -222,6 +227,23 @@ def test_an_agent_of_another_release_is_left_alone_and_named(connect, config, ru
     assert not other.is_up
     assert "another release of fiber has jobs there" in other.failure
     assert mine.is_up
+
+
+def test_a_job_that_no_host_knows_may_be_on_one_that_cannot_be_asked(
+    opened, context, config, tmp_path
+):
+    hosts = tmp_path / "hosts"
+    nowhere = "\n[nowhere]\naddress = 127.0.0.1\nport = 1\n"
+    hosts.write_text(Path(config.hosts).read_text() + nowhere)
+    backend = opened(context, config=attrs.evolve(config, hosts=str(hosts)))
+    job = Job(id="there-or-not", name="job", run_id="0", backend="ssh")
+
+    words = "job there-or-not .* not known, for host nowhere cannot be asked: .*; no other ssh host"
+    with pytest.raises(BackendUnavailableError, match=words):
+        backend.status([job])
+    # where it is known which host has it, the others are not asked
+    with pytest.raises(UnknownJobError, match=r"there is no job there-or-not"):
+        backend.status([attrs.evolve(job, data={"host": "alpha"})])
 
 
 def test_a_host_whose_key_is_not_the_known_one_is_refused(driver_with, config, world, tmp_path):

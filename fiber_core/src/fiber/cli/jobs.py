@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
@@ -56,6 +57,30 @@ def _ask(backend: Backend, job: Job) -> Iterable[Listed]:
         yield Listed(job, backend.status([job])[0])
     except UnknownJobError:
         return
+
+
+def job_meant(backend: Backend, word: str, listed: Sequence[Job] | None = None) -> Job:
+    """Find a job of a backend by its id, else the beginning of its id, else its name.
+
+    Args:
+        backend: lists the jobs.
+        word: the id, its beginning or the name.
+        listed: the jobs, where they were listed already.
+
+    Raises:
+        UnknownJobError: no job matches.
+        BackendUnavailableError: likewise, and a part of the platform that may have it cannot be asked.
+        FiberError: several match.
+    """
+    try:
+        return find_job(backend.list() if listed is None else listed, word)
+    except UnknownJobError:
+        from fiber.model import Job
+
+        # a list is without what cannot be asked, of which the status of an unknown job tells
+        with contextlib.suppress(UnknownJobError):
+            backend.status([Job(id=word, name=word, run_id="", backend=backend.name)])
+        raise
 
 
 def find_job(jobs: Sequence[Job], word: str) -> Job:
@@ -202,7 +227,7 @@ def logs(job: str, follow: bool, tail: int | None, backend: str | None) -> None:
     if follow:
         session.require("follow_logs", "fiber logs --follow")
     with session.open_backend() as loaded:
-        found = find_job(loaded.list(), job)
+        found = job_meant(loaded, job)
         for line in loaded.logs(found, tail=tail, follow=follow):
             click.echo(line)
 
@@ -238,7 +263,7 @@ def execute(
     session = Session.load(backend)
     session.require("exec", "fiber exec")
     with session.open_backend() as loaded:
-        found = find_job(loaded.list(), job)
+        found = job_meant(loaded, job)
         code = loaded.exec(found, argv, stdin=sys.stdin.buffer if stdin else None, tty=tty)
     ctx.exit(after_signal(-code) if code < 0 else code)
 
@@ -283,7 +308,7 @@ def _exec_beside(word: str, argv: Sequence[str]) -> int:
         raise FiberError(msg) from error
     stdin: BinaryIO | None = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer
     with session.open_backend() as loaded:
-        code = loaded.exec(find_job(loaded.list(), word), argv, stdin=stdin)
+        code = loaded.exec(job_meant(loaded, word), argv, stdin=stdin)
     return after_signal(-code) if code < 0 else code
 
 
@@ -331,7 +356,7 @@ def kill(
     with session.open_backend() as loaded:
         listed = {item.job.id: item for item in list_jobs(loaded)}
         known = [item.job for item in listed.values()]
-        selected = _of_run(known, run) if run else [find_job(known, word) for word in jobs]
+        selected = _of_run(known, run) if run else [job_meant(loaded, word, known) for word in jobs]
         chosen = {job.id: listed[job.id] for job in selected}
         _end(loaded, chosen, 0.0 if now else grace, session.config.timing, now=now)
 

@@ -31,7 +31,7 @@ from fiber._agent import rundir
 from fiber._agent.job.config import MODULE
 from fiber._base.threads import Deadline, SerialExecutor
 from fiber.backend_parts.liveness import Liveness, liveness_of, owner_of
-from fiber.cli.jobs import find_job, list_jobs
+from fiber.cli.jobs import job_meant, list_jobs
 from fiber.cli.options import BackendCommand, backend_option, loaded_plugins
 from fiber.cli.output import note
 from fiber.cli.session import Session
@@ -106,7 +106,7 @@ def run_meant(word: str, backend: str | None) -> str:
         return word
     try:
         with Session.load(backend).open_backend() as loaded:
-            return find_job(loaded.list(), word).run_id
+            return job_meant(loaded, word).run_id
     except BackendError:
         # then it is told that there is no such run
         return word

@@ -487,31 +487,37 @@ def find_job(scheduler: JobScheduler, job: Job) -> tuple[HostState, Message]:
     """The host of a job and its agent's record of it.
 
     Raises:
-        UnknownJobError: no host knows it.
-        BackendUnavailableError: its host is not connected, or, where the host is not known,
-            none is.
+        UnknownJobError: all hosts that may have it were asked, and none knows it.
+        BackendUnavailableError: a host that may have it cannot be asked, and no other one knows it.
     """
-    candidates = _candidates(scheduler, job)
     missing: BackendError | None = None
-    for host_state in candidates:
+    unasked: BackendUnavailableError | None = None
+    for host_state in _candidates(scheduler, job):
         try:
             answer = host_state.link.call("status", job=job.id)
         except UnknownJobError as error:
             missing = error
-        except BackendUnavailableError:
-            if len(candidates) == 1:
-                raise
+        except BackendUnavailableError as error:
+            unasked = error
         else:
             record: Message = answer["job"]
             return host_state, record
-    msg = f"there is no job {job.id} ({job.name}) on the ssh hosts {scheduler.host_states}"
+    if unasked is not None and missing is None:
+        raise unasked
+    what = f"job {job.id} ({job.name})"
+    if unasked is not None:
+        msg = f"whether there is a {what} is not known, for {unasked}; no other ssh host has it"
+        raise BackendUnavailableError(msg) from unasked
+    msg = f"there is no {what} on the ssh hosts {scheduler.host_states}"
     raise UnknownJobError(msg) from missing
 
 
 def _candidates(scheduler: JobScheduler, job: Job) -> Sequence[HostState]:
+    """The job's host where it is known, otherwise all of them, with those that cannot be asked."""
     scheduler.start()
     submission = scheduler.submission(job.id)
     name = submission.host if submission is not None else job.data.get("host")
     if isinstance(name, str) and name in scheduler.host_states:
         return [scheduler.host_states[name]]
-    return scheduler.wait_connected(every=True)
+    scheduler.wait_connected(every=True)
+    return list(scheduler.host_states)
