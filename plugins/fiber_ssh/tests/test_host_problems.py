@@ -1,6 +1,9 @@
 """Hosts on which something is not as Fiber needs it: errors name it, and what to do."""
 
+import logging
+import socket
 import subprocess
+from pathlib import Path
 
 import attrs
 import pytest
@@ -9,8 +12,10 @@ from fiber.exceptions import BackendUnavailableError
 from fiber.model import JobSpec, JobState, Reason, ReasonKind
 from fiber.testing import programs
 from fiber_ssh import checks
+from fiber_ssh.config import SshConfig
+from fiber_ssh.connect import connect as ssh_connect
 from fiber_ssh.exec_channel import open_session
-from fiber_ssh.hosts import read_hosts
+from fiber_ssh.hosts import Host, read_hosts
 
 
 @pytest.fixture
@@ -92,6 +97,23 @@ def test_a_home_that_cannot_be_written_to_is_reported_with_the_setting(alpha, co
         mount("umount", root)
     words = f"{root}/alpha cannot be written to; name a folder with FIBER_SSH_ROOT"
     assert words in link.failure
+
+
+def test_a_folder_for_the_agent_may_be_named_from_the_home_on(alpha, connect, only_alpha):
+    (host,) = read_hosts(only_alpha)
+    link = connect(host, config=attrs.evolve(only_alpha, root="of/fiber"))
+    assert link.is_up, link.failure
+    assert (alpha.home / "of/fiber/alpha/machine").is_file()
+
+
+def test_a_port_without_an_sshd_is_one_sentence(caplog):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host = Host(name="x", address="127.0.0.1", port=server.getsockname()[1])
+        settings = SshConfig(config=Path("/dev/null"), connect_timeout=0.5)
+        with pytest.raises(BackendUnavailableError, match=r"nothing there said within 0.5 s that"):
+            ssh_connect(host, settings)
+    # Python prints to stderr what no logger of a program's takes
+    assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
 
 
 def test_the_doctor_leaves_no_run_on_hosts(context, world):

@@ -73,6 +73,7 @@ def test_a_file_has_a_section_for_each_host_and_one_for_all(tmp_path):
         ("a:0", "slots is '0'"),
         ("@a:1", r"expected \[USER@\]HOST\[:SLOTS\]"),
         ("[::1", r"expected \[ADDRESS\]:SLOTS"),
+        ("fe80::1", r"in brackets, \[fe80::1\] or \[fe80::1\]:SLOTS"),
         ("a:1,b:1,a:2", "names a more than once"),
         ("./none.ini", "there is no such file"),
     ],

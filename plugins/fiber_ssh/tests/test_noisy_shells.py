@@ -1,5 +1,6 @@
 """Hosts whose shells print something at each log-in, as many a ``.bashrc`` does."""
 
+import re
 import sys
 
 import attrs
@@ -86,6 +87,28 @@ def test_a_missing_python_is_reported_without_the_noise(set_bashrc, connect, alp
     assert not link.is_up
     assert "there is no Python '/no/python' on host alpha" in link.failure
     assert "noise" not in link.failure
+
+
+@pytest.mark.parametrize(
+    "text, timeout, words",
+    [
+        ("echo not today >&2; exit 3", 30.0, "ended with exit code 3 before it ran .*: not today; see"),
+        # which is no missing Python
+        ("exec no-such-shell", 30.0, "ended with exit code 127 before it ran .* no-such-shell: not"),
+        ("kill -9 $$", 30.0, "was ended by a signal before it ran"),
+        ("read line", 1.0, "not started fiber's agent 1 s after .*set FIBER_SSH_CONNECT_TIMEOUT"),
+    ],
+    ids=["ends", "lacks", "killed", "waits"],
+)  # fmt: skip
+def test_a_shell_that_starts_no_agent_is_told_from_python(
+    set_bashrc, connect, config, alpha, text, timeout, words
+):
+    set_bashrc(text)
+
+    link = connect(alpha, config=attrs.evolve(config, connect_timeout=timeout))
+
+    assert not link.is_up
+    assert re.search(words, link.failure), link.failure
 
 
 def test_a_shell_that_runs_nothing_is_reported_with_its_message(link, set_bashrc):

@@ -145,9 +145,10 @@ def _is_for(entry: HostKeyEntry, name: str) -> bool:
 #: exceptions of paramiko where a connection drops, or is refused halfway
 CONNECTION_ERRORS = (OSError, EOFError, paramiko.SSHException)
 
-#: paramiko's logger for our connections; a channel that fails to open is an exception already
+#: paramiko's logger for our connections, without errors and their tracebacks, which Python prints
+#: where nothing is configured: each is an exception of a call already
 _LOGGER_NAME = "paramiko.transport.fiber"
-logging.getLogger(_LOGGER_NAME).addFilter(lambda record: "open FAILED" not in record.getMessage())
+logging.getLogger(_LOGGER_NAME).addFilter(lambda record: record.levelno < logging.ERROR)
 
 _USUAL_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 _MAX_HOPS = 8
@@ -260,12 +261,35 @@ def _connect_hop(
         transport.close()
         if isinstance(error, BackendUnavailableError):
             raise
-        msg = f"no ssh connection to {label}: {error or type(error).__name__}"
+        words = f"{error or type(error).__name__}"
+        msg = f"no ssh connection to {label}: {_explain(words, error, transport, options, config)}"
         raise BackendUnavailableError(msg) from error
     except BaseException:
         transport.close()
         raise
     return transport
+
+
+def _explain(
+    words: str,
+    error: Exception,
+    transport: paramiko.Transport,
+    options: SshOptions,
+    config: SshConfig,
+) -> str:
+    """The words of a failed connection, with what they mean and what to do."""
+    if isinstance(error, paramiko.IncompatiblePeer):
+        return (
+            f"{words}; its sshd_config allows nothing that paramiko has: see KexAlgorithms, Ciphers, "
+            "MACs and HostKeyAlgorithms there"
+        )
+    if not transport.remote_version:
+        where = f"ProxyCommand {options.proxy_command!r}" if options.proxy_command else "the port"
+        return (
+            f"nothing there said within {config.connect_timeout:g} s that it is an sshd ({words}); "
+            f"see the address and {where}"
+        )
+    return words
 
 
 def _open_socket(

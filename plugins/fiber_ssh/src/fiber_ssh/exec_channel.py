@@ -155,6 +155,14 @@ def open_agent(
         if greeting.get("lacks"):
             channel.sendall(archive)
         channel.settimeout(None)
+    except TimeoutError as error:
+        channel.close()
+        msg = (
+            f"host {name} has not started fiber's agent {timeout:g} s after the log-in: its shell or "
+            f"{python} waits for something; see what `ssh {name} {python} -V` does, or set "
+            "FIBER_SSH_CONNECT_TIMEOUT to more seconds"
+        )
+        raise BackendUnavailableError(msg) from error
     except CONNECTION_ERRORS as error:
         channel.close()
         msg = f"host {name} does not start fiber's agent: {str(error) or type(error).__name__}"
@@ -197,13 +205,20 @@ def explain_end(channel: paramiko.Channel, name: str, python: str) -> str:
     words = b""
     while piece := channel.recv_stderr(4096):
         words += piece
-    text = stderr_text(words)
+    text = stderr_text(words) or "it said nothing"
+    # sshd reports a signal in place of a code
+    how = f"ended with exit code {code}" if code >= 0 else "was ended by a signal"
+    if MARKER not in words:
+        return (
+            f"the shell on host {name} {how} before it ran {python}: {text}; see its start-up files, "
+            "and ForceCommand in the sshd_config there"
+        )
     if code in (126, 127):
         return (
             f"there is no Python {python!r} on host {name} ({text}); install Python 3.10 or later "
             "there, or name it with 'python = …' in the hosts file or with FIBER_SSH_PYTHON"
         )
-    return f"{python} on host {name} ended with exit code {code}: {text or 'it said nothing'}"
+    return f"{python} on host {name} {how}: {text}"
 
 
 def run(

@@ -104,7 +104,10 @@ def _parse_word(word: str) -> Host:
             msg = f"hosts has {word!r}, expected [ADDRESS]:SLOTS"
             raise ConfigError(msg)
         slots = slots[1:]
-    elif ":" in rest:
+    elif rest.count(":") > 1:
+        msg = f"hosts has {word!r}; write an IPv6 address in brackets, [{rest}] or [{rest}]:SLOTS"
+        raise ConfigError(msg)
+    else:
         name, _, slots = rest.partition(":")
     if not name or (at and not user):
         msg = f"hosts has {word!r}, expected [USER@]HOST[:SLOTS]"

@@ -80,9 +80,9 @@ def _main() -> None:
         fiber = version("fiber-core")
     except Exception:  # noqa: S110 - none, or not to be used: both are the same here
         pass
-    root = os.path.join(
-        os.path.expanduser(order["root"] or "~/.cache/fiber/ssh"), os.uname().nodename
-    )
+    # a relative one is of the home, where sessions begin
+    root = os.path.abspath(os.path.expanduser(order["root"] or "~/.cache/fiber/ssh"))
+    root = os.path.join(root, os.uname().nodename)
     about: dict[str, Any] = {
         "python": list(sys.version_info[:3]),
         "fiber": fiber,
