@@ -26,7 +26,7 @@ from fiber_k8s.manifest import merge_template, read_template
 from fiber_ssh.config import SshConfig
 from fiber_ssh.connect import KnownHosts
 from fiber_ssh.hosts import read_hosts
-from fiber_ssh.remote.runs import LogReader, offset_of_tail
+from fiber_ssh.remote.runs import offset_of_tail, read_piece
 from fuzz.target import empty_folder, file_of, target
 
 
@@ -62,8 +62,8 @@ def log_file(data: bytes) -> None:
     """A job's log on its host: pieces of it, up to where it is cut."""
     path = str(file_of(data))
     offset_of_tail(path, 3)
-    with contextlib.closing(LogReader(path)) as reader:
-        while (piece := reader.read()) is not None:
+    with open(path, "rb") as file:
+        while (piece := read_piece(file)) is not None:
             assert len(piece[1]) <= len(data)
 
 

@@ -18,7 +18,7 @@ from fiber.exceptions import WireError
 from fiber.model import JobSpec, JobState, ProcessStatus, Reason, ReasonKind
 from fiber_ssh.exec_channel import loader_source
 from fiber_ssh.remote.kernel import bound_port
-from fiber_ssh.remote.runs import LogReader, Run, load_runs, offset_of_tail, pieces
+from fiber_ssh.remote.runs import Run, load_runs, offset_of_tail, pieces, read_piece
 from fiber_ssh.remote.wire import Data, decoder, pack
 from making import making
 
@@ -250,12 +250,12 @@ def write(path, *output):
 
 
 def read(path, offset=0, skip=0):
-    reader = LogReader(path, offset)
     found = []
-    while (piece := reader.read()) is not None:
-        found.append((piece[0], piece[1][skip:]))
-        skip = 0
-    reader.close()
+    with open(path, "rb") as file:
+        file.seek(offset)
+        while (piece := read_piece(file)) is not None:
+            found.append((piece[0], piece[1][skip:]))
+            skip = 0
     return found
 
 
@@ -268,14 +268,13 @@ class TestLog:
 
     def test_reading_goes_on_where_it_stopped_while_the_file_grows(self, path):
         write(path, (0, b"one\n"), (1, b"err"))
-        reader = LogReader(path)
-        assert [reader.read() for _ in range(3)] == [(0, b"one\n"), (1, b"err"), None]
+        with open(path, "rb") as file:
+            assert [read_piece(file) for _ in range(3)] == [(0, b"one\n"), (1, b"err"), None]
 
-        write(path, (1, b"two"))
+            write(path, (1, b"two"))
 
-        assert reader.read() == (1, b"two")
-        assert read(path, reader.offset) == []
-        reader.close()
+            assert read_piece(file) == (1, b"two")
+            assert read(path, file.tell()) == []
 
     def test_half_a_piece_is_none_yet(self, path):
         write(path, (0, b"whole"), (0, b"half"))

@@ -17,7 +17,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, BinaryIO
 
 from fiber._agent.lease import LeaseTable
 from fiber._agent.supervisor.jobs import ExitReport, JobEntry, JobTable, not_started
@@ -36,12 +36,12 @@ from fiber_ssh.remote.kernel import bound_port, clock, complain, kill_marked
 from fiber_ssh.remote.runs import (
     LEASE,
     Job,
-    LogReader,
     Run,
     directory_for,
     environ_of,
     load_runs,
     offset_of_tail,
+    read_piece,
     spec_of,
 )
 from fiber_ssh.remote.wire import Data, Message, decoder, pack
@@ -76,21 +76,22 @@ class Follower:
         self._skip = 0
         if tail is not None and os.path.exists(job.log_path):
             offset, self._skip = offset_of_tail(job.log_path, tail)
-        self._reader: LogReader | None = None
+        self._file: BinaryIO | None = None
         self._offset = offset
 
     def next(self) -> tuple[int, bytes, int] | None:
         """Stream, bytes and the offset behind them; None where there is nothing yet."""
-        if self._reader is None:
+        if self._file is None:
             if not os.path.exists(self.job.log_path):
                 return None
-            self._reader = LogReader(self.job.log_path, self._offset)
-        found = self._reader.read()
+            self._file = open(self.job.log_path, "rb")  # noqa: SIM115 - closed by close()
+            self._file.seek(self._offset)
+        found = read_piece(self._file)
         if found is None:
             return None
         stream, data = found
         data, self._skip = data[self._skip :], 0
-        return stream, data, self._reader.offset
+        return stream, data, self._file.tell()
 
     @property
     def is_over(self) -> bool:
@@ -99,9 +100,9 @@ class Follower:
 
     def close(self) -> None:
         """Let go of the file."""
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 class Connection(Channel):

@@ -12,7 +12,7 @@ import shutil
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
 from fiber._agent.supervisor.journal import Journal, JournaledJob, lost_process, read_journal
 from fiber._agent.supervisor.output import LogFile
@@ -32,50 +32,28 @@ def pieces(stream: int, data: bytes) -> Iterator[bytes]:
         yield _HEAD.pack(stream, len(piece)) + piece
 
 
-class LogReader:
-    """Reads a log from a place on; it may still grow.
-
-    Args:
-        path: the file.
-        offset: where a piece begins.
-    """
-
-    def __init__(self, path: str, offset: int = 0) -> None:
-        self._file = open(path, "rb")  # noqa: SIM115 - closed by close()
-        self.offset = offset
-
-    def read(self) -> tuple[int, bytes] | None:
-        """The next piece and its stream; None where there is none yet."""
-        self._file.seek(self.offset)
-        head = self._file.read(_HEAD.size)
-        if len(head) < _HEAD.size:
-            return None
+def read_piece(file: BinaryIO) -> tuple[int, bytes] | None:
+    """The next piece of a log and its stream; None where it is not there yet: the log may still grow."""
+    begin = file.tell()
+    head = file.read(_HEAD.size)
+    if len(head) == _HEAD.size:
         stream, length = _HEAD.unpack(head)
         # what was not written here may announce gigabytes, for which read() would make room
-        data = self._file.read(min(length, _CHUNK))
-        if len(data) < length:
-            return None
-        self.offset += _HEAD.size + length
-        return stream, data
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._file.close()
+        data = file.read(min(length, _CHUNK))
+        if len(data) == length:
+            return stream, data
+    file.seek(begin)
+    return None
 
 
 def offset_of_tail(path: str, count: int) -> tuple[int, int]:
     """Where the last lines begin: the offset of a piece, and how many of its bytes to leave out."""
-    reader = LogReader(path)
-    # one more than the lines: where each ended
+    # where each line begins
     places: deque[tuple[int, int]] = deque(maxlen=max(1, count))
     at_start = True
-    end = (0, 0)
-    try:
-        while True:
-            begin = reader.offset
-            piece = reader.read()
-            if piece is None:
-                break
+    with open(path, "rb") as file:
+        begin = 0
+        while (piece := read_piece(file)) is not None:
             position = 0
             data = piece[1]
             while position < len(data):
@@ -84,12 +62,8 @@ def offset_of_tail(path: str, count: int) -> tuple[int, int]:
                 newline = data.find(b"\n", position)
                 at_start = newline >= 0
                 position = newline + 1 if at_start else len(data)
-            end = (reader.offset, 0)
-    finally:
-        reader.close()
-    if count <= 0:
-        return end
-    return places[0] if places else end
+            begin = file.tell()
+    return places[0] if places and count > 0 else (begin, 0)
 
 
 #: variables of the ssh session that happened to start the agent
