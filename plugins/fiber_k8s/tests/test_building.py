@@ -1,5 +1,6 @@
 """Images: built by an installed engine, tagged by content, pushed or loaded for the cluster."""
 
+import contextlib
 import json
 import stat
 
@@ -7,6 +8,7 @@ import pytest
 
 from fiber.exceptions import BackendError, BackendUnavailableError, ConfigError
 from fiber_k8s.config import K8sConfig
+from fiber_k8s.connection import connect
 from fiber_k8s.images import ENGINES, EngineError, find_engine, known_hosts, prepare
 from fiber_k8s.registries import (
     Cluster,
@@ -385,6 +387,8 @@ class TestTheConfiguredCluster:
         other.write_text(json.dumps({"current-context": "two"}))
         monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/none:{other}:{path}")
         assert configured_cluster(K8sConfig()).name == "c2"
+        with contextlib.closing(connect(K8sConfig())) as connection:
+            assert connection.host == "https://two:6443"
 
         monkeypatch.setenv("KUBECONFIG", "/nowhere")
         assert configured_cluster(K8sConfig()) == Cluster()
@@ -395,5 +399,6 @@ class TestTheConfiguredCluster:
     def test_one_that_makes_no_sense_is_an_error(self, text, kubeconfig):
         kubeconfig(text)
 
-        with pytest.raises(BackendUnavailableError, match="see KUBECONFIG"):
-            configured_cluster(K8sConfig())
+        for read in configured_cluster, connect:
+            with pytest.raises(BackendUnavailableError, match="with KUBECONFIG"):
+                read(K8sConfig())

@@ -6,6 +6,7 @@ import contextlib
 import os
 import ssl
 import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -159,32 +160,81 @@ def _in_cluster(configuration: Any) -> None:
         raise BackendUnavailableError(msg) from error
 
 
-def kubeconfig_files(config: K8sConfig) -> list[Path]:
-    """Return the kubeconfig files that are read, whether they exist or not."""
+@attrs.frozen(kw_only=True)
+class Kubeconfig:
+    """The kubeconfig files as kubectl reads them, and what they say of the context in use."""
+
+    #: the files, as in ``KUBECONFIG``, whether they exist or not
+    files: str
+    #: name of the context; empty where there is none
+    context: str
+    #: its namespace
+    namespace: str
+    #: name of its cluster
+    cluster: str
+    #: fields of that cluster
+    fields: Mapping[str, Any]
+
+
+def read_kubeconfig(config: K8sConfig) -> Kubeconfig:
+    """Read the kubeconfig files; names are empty where there are no files.
+
+    Raises:
+        BackendUnavailableError: a file cannot be read, or makes no sense.
+    """
+    from kubernetes.config.kube_config import KubeConfigMerger
+
     where = config.kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
-    return [Path(one).expanduser() for one in where.split(os.pathsep) if one]
-
-
-def _kubeconfig(configuration: Any, config: K8sConfig) -> tuple[str, str]:
-    """Load a kubeconfig; return its name for messages, and its namespace."""
-    from kubernetes.config import ConfigException, list_kube_config_contexts, load_kube_config
-
-    named = os.pathsep.join(map(str, kubeconfig_files(config)))
-    try:
-        load_kube_config(
-            config_file=named, context=config.context, client_configuration=configuration
+    files = os.pathsep.join(str(Path(one).expanduser()) for one in where.split(os.pathsep) if one)
+    with _explained_errors():
+        read = KubeConfigMerger(files)
+        # the first file that names one counts, as for kubectl; for the official client the last
+        named = (one.get("current-context") for one in read.config_files.values())
+        context = str(config.context or next(filter(None, named), ""))
+        fields = _fields(read.config, "contexts", context)
+        cluster = str(fields.get("cluster") or "")
+        return Kubeconfig(
+            files=files,
+            context=context,
+            namespace=str(fields.get("namespace") or "default"),
+            cluster=cluster,
+            fields=_fields(read.config, "clusters", cluster),
         )
-        contexts, current = list_kube_config_contexts(config_file=named)
-    except (ConfigException, OSError, TypeError, ValueError, KeyError) as error:
+
+
+def _fields(content: Any, kind: str, name: str) -> Mapping[str, Any]:
+    found = content and content[kind].get_with_name(name, safe=True)
+    return (found.value.get(kind.removesuffix("s")) if found else None) or {}
+
+
+@contextlib.contextmanager
+def _explained_errors() -> Iterator[None]:
+    """Within, errors about kubeconfigs say what to set."""
+    import yaml
+    from kubernetes.config import ConfigException
+
+    errors = (ConfigException, OSError, yaml.YAMLError)
+    nonsense = (AttributeError, LookupError, TypeError, ValueError)
+    try:
+        yield
+    except (*errors, *nonsense) as error:
         msg = (
             f"no cluster is configured: {error}; name a kubeconfig with KUBECONFIG or "
             f"FIBER_K8S_KUBECONFIG and a context of it with FIBER_K8S_CONTEXT "
             f"(`kubectl config get-contexts` lists them)"
         )
         raise BackendUnavailableError(msg) from error
-    if config.context is not None:
-        current = next((one for one in contexts if one["name"] == config.context), current)
-    namespace = "default"
-    with contextlib.suppress(KeyError, TypeError):
-        namespace = current["context"]["namespace"] or "default"
-    return f"context {current['name']} of {named}", str(namespace)
+
+
+def _kubeconfig(configuration: Any, config: K8sConfig) -> tuple[str, str]:
+    """Load a kubeconfig; return its name for messages, and its namespace."""
+    from kubernetes.config import load_kube_config
+
+    read = read_kubeconfig(config)
+    with _explained_errors():
+        load_kube_config(
+            config_file=read.files,
+            context=read.context or None,
+            client_configuration=configuration,
+        )
+    return f"context {read.context} of {read.files}", read.namespace

@@ -10,16 +10,14 @@ from __future__ import annotations
 import enum
 import os
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 import attrs
 
-from fiber.exceptions import BackendError, BackendUnavailableError, ConfigError
+from fiber.exceptions import BackendError, ConfigError
 from fiber.images import Reference
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.connection import kubeconfig_files
+from fiber_k8s.connection import read_kubeconfig
 from fiber_k8s.in_pod import pod_evidence
 
 
@@ -299,40 +297,14 @@ def configured_cluster(config: K8sConfig) -> Cluster:
     explicit = config.context or config.kubeconfig
     if not explicit and pod_evidence(os.environ):
         return Cluster()
-    # of several files the first one with an entry counts, as for kubectl
-    kubeconfigs = [_content(file) for file in kubeconfig_files(config) if file.is_file()]
-    current = (str(one.get("current-context") or "") for one in kubeconfigs)
-    context = config.context or next(filter(None, current), "")
-    name = str(_named(kubeconfigs, "contexts", context).get("cluster") or "")
-    cluster = _named(kubeconfigs, "clusters", name)
+    read = read_kubeconfig(config)
     providers = [
         str((one.get("extension") or {}).get("provider", ""))
-        for one in cluster.get("extensions") or ()
+        for one in read.fields.get("extensions") or ()
     ]
     return Cluster(
-        context=context,
-        name=name,
-        server=str(cluster.get("server") or ""),
+        context=read.context,
+        name=read.cluster,
+        server=str(read.fields.get("server") or ""),
         provider="minikube" if any(one.startswith("minikube") for one in providers) else "",
     )
-
-
-def _named(kubeconfigs: Sequence[Mapping[str, Any]], kind: str, name: str) -> Mapping[str, Any]:
-    entries = (one for content in kubeconfigs for one in content.get(kind) or ())
-    found: Mapping[str, Any] = next((one for one in entries if one.get("name") == name), {})
-    inner: Mapping[str, Any] = found.get(kind.removesuffix("s")) or {}
-    return inner
-
-
-def _content(file: Path) -> Mapping[str, Any]:
-    import yaml
-
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        msg = f"{file} cannot be read: {error}; see KUBECONFIG"
-        raise BackendUnavailableError(msg) from error
-    if not isinstance(content, Mapping):
-        msg = f"{file} is no kubeconfig; see KUBECONFIG"
-        raise BackendUnavailableError(msg)
-    return content
