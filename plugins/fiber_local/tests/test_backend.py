@@ -180,6 +180,124 @@ def test_jobs_that_run_do_not_wait_for_imports_which_the_next_supervisor_does(dr
     assert driver.backend._supervisors._client is second
 
 
+@pytest.fixture
+def modules_in(tmp_path, monkeypatch):
+    """Writes modules, and an entry that fails unless each of some was imported by the process that forked it."""
+
+    def write(*expected, **sources):
+        for name, source in sources.items():
+            (tmp_path / f"{name}.py").write_text(source + "\nimport os\nloaded_by = os.getpid()\n")
+        (tmp_path / "forked_entry.py").write_text(
+            "import os, sys\n"
+            "def main(private, index):\n"
+            "    found = {n for n, m in sys.modules.items() if getattr(m, 'loaded_by', 0) == os.getppid()}\n"
+            "    print(*sorted(found), flush=True)\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+
+    return write
+
+
+def forked_with(driver):
+    job = driver.submit("main", entry="forked_entry:main")
+    assert driver.end(job).exit_code == 0
+    return " ".join(driver.backend.logs(job)).split()
+
+
+STARTS_THREAD = (
+    "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
+)
+
+
+def test_modules_that_start_threads_take_no_others_along_that_came_before(
+    driver_with, modules_in, caplog
+):
+    modules_in(
+        named="",
+        early="",
+        starts="import starts_thread",
+        starts_again="import starts_thread",
+        starts_thread=STARTS_THREAD,
+        late="",
+    )
+    driver = driver_with(config=LocalConfig(preload=("named",)))
+    for modules, found in (
+        (["early"], ["early", "named"]),
+        # the second one is found to start the thread once the first one does not
+        (["starts", "starts_again", "late"], ["early", "named"]),
+    ):
+        driver.backend.preload(modules)
+        assert forked_with(driver) == found
+    driver.backend.preload(["late", "starts_again"])
+    assert forked_with(driver) == ["early", "named"]
+    assert caplog.text == ""
+
+
+def test_what_the_user_has_named_is_given_up_last_and_with_a_warning(
+    driver_with, modules_in, caplog
+):
+    names = ("named", "starts", "starts_again", "starts_at_last", "late")
+    modules_in(
+        named="",
+        starts="import starts_thread",
+        starts_again="import starts_thread",
+        starts_at_last="import starts_thread",
+        starts_thread=STARTS_THREAD,
+        late="",
+    )
+    driver = driver_with(config=LocalConfig(preload=names))
+
+    assert forked_with(driver) == ["named"]
+
+    words = [record.message for record in caplog.records]
+    assert [message.partition(" itself, as ")[0] for message in words] == [
+        "fiber: each process imports starts",
+        "fiber: each process imports starts_again",
+        "fiber: each process imports starts_at_last, late",
+    ]
+    assert words[0].endswith("the import of starts starts threads or sets up logging")
+
+
+def test_what_ends_the_process_that_forks_takes_nothing_along_that_came_before(
+    driver_with, modules_in, caplog
+):
+    modules_in(
+        named="",
+        early="",
+        ends="import os, sys\nif sys.argv[0] == '-c': os._exit(1)",
+        late="",
+    )
+    driver = driver_with(config=LocalConfig(preload=("named",)))
+    driver.backend.preload(["early", "ends", "late"])
+
+    assert forked_with(driver) == ["early", "named"]
+    assert "and each process imports by itself from now on: ends, late" in caplog.text
+
+
+def test_the_end_on_request_ends_an_import_with_what_that_has_started(
+    driver, modules_in, tmp_path, caplog
+):
+    modules_in(
+        hangs="import pathlib, subprocess, time\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        f"pathlib.Path({str(tmp_path)!r}, 'started').write_text(str(child.pid) + '.')\n"
+        "time.sleep(600)"
+    )
+    driver.backend.preload(["hangs"])
+    driver.backend._supervisors.start()
+    until(
+        lambda: (tmp_path / "started").exists() and (tmp_path / "started").read_text()[-1:] == "."
+    )
+    process = supervisor_of(driver.backend)
+
+    driver.backend._supervisors.end()
+
+    # not killed, as it would be after ten seconds
+    assert process.returncode == 1
+    assert not is_alive(int((tmp_path / "started").read_text()[:-1]))
+    assert caplog.text == ""
+
+
 def test_a_closed_backend_ends_its_streams_and_starts_no_job(driver):
     job = driver.ready("wait")
     driver.backend.close()

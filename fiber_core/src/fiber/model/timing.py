@@ -126,7 +126,7 @@ class Timing(Durations):
     output: float = 1.0
     #: for which the beginning of a line is kept back
     partial_line: float = 0.1
-    #: for a supervisor to come up: it imports the modules of ``preload``
+    #: for a supervisor to come up, and for the import of each module of ``preload``
     supervisor_start: float = 120.0
     #: for its imports until the user is told what is being imported
     import_notice: float = 30.0

@@ -17,7 +17,7 @@ import pytest
 
 import process_signals
 from fiber._agent.supervisor.journal import read_journal
-from fiber.model import Timing
+from fiber.model import JobSpec, Timing
 from supervised import is_alive, masters, until_gone
 from waiting import until
 from wire_world import in_thread
@@ -156,6 +156,21 @@ def test_it_never_opens_a_socket_beside_its_channels(make):
     links = [str(link.readlink()) for link in Path(f"/proc/{supervised.process.pid}/fd").iterdir()]
     assert sum(link.startswith("socket:") for link in links) == 1
     assert len(list(Path(f"/proc/{supervised.process.pid}/task").iterdir())) == 1
+
+
+def test_no_thread_watches_the_import_of_fibers_own_modules(make, tmp_path, monkeypatch):
+    (tmp_path / "counts_threads.py").write_text(
+        "import sys, threading\nthreads = threading.active_count()\n"
+        "def main(private, index):\n    return sys.modules['counts_threads'].threads\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = JobSpec(run_id="0badcafe", name="count", argv=("x",), entry="counts_threads:main")
+    codes = []
+    for kind in ("essential", "preload"):
+        supervised = make(**{kind: ("counts_threads",)})
+        job = supervised.client.submit(spec, environ={}, cwd="/", on_accepted=lambda _: None)
+        codes.append(supervised.end(job).exit_code)
+    assert codes == [1, 2]
 
 
 @linux

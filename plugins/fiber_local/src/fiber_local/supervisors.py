@@ -22,6 +22,7 @@ from fiber._agent.supervisor.client import (
     UnknownDevicesError,
 )
 from fiber._agent.supervisor.messages import Accepted, SupervisorOptions
+from fiber._agent.supervisor.preload import is_fibers, was_requested
 from fiber._agent.supervisor.start import start_supervisor
 from fiber._base.log import lazy_logger
 from fiber.abc import ResourceProvider
@@ -115,9 +116,11 @@ class Supervisors:
         self._devices = devices
         self._on_status = on_status
         # workers are sent the settings
-        self._essential = (*PRELOAD, LocalConfig.__module__)
-        self._preload = (*self._essential, *config.preload)
+        self._essential: tuple[str, ...] = (*PRELOAD, LocalConfig.__module__)
+        self._named = config.preload
+        self._preload = config.preload
         self._excluded: set[str] = set()
+        self._troubles = 0
         self._lock = threading.Lock()
         self._client: SupervisorClient | None = None
         self._former: list[SupervisorClient] = []
@@ -158,11 +161,13 @@ class Supervisors:
         """
         attempt = 0
         while True:
+            client = self._connect()
             try:
-                return self._submit(self._connect(), spec, on_accepted, cwd)
+                return self._submit(client, spec, on_accepted, cwd)
             except SupervisorGoneError:
-                # it ended idle or for another one, or was killed; a job that it had begun has died with it
-                attempt += 1
+                # it ended idle or for another one, which imports less, or was killed; a job that it had begun has
+                # died with it
+                attempt += not client.is_retired
                 if attempt == _ATTEMPTS:
                     raise
 
@@ -185,7 +190,7 @@ class Supervisors:
                 run_directory=directory,
                 master=None,
                 host=self._host,
-                preload=self._essential if spec.entry else (),
+                essential=self._essential if spec.entry else (),
                 idle_exit=0.0,
                 detached=True,
                 time_scale=self._context.timing.scale,
@@ -231,9 +236,10 @@ class Supervisors:
     def preload(self, modules: tuple[str, ...]) -> None:
         """Import modules in the running supervisor, and in later ones."""
         with self._lock:
-            known = {*self._preload, *self._excluded}
+            known = {*self._essential, *self._preload, *self._excluded}
             new = tuple(name for name in modules if name not in known)
-            self._preload += new
+            self._essential += tuple(name for name in new if is_fibers(name))
+            self._preload += tuple(name for name in new if not is_fibers(name))
             client = self._client
         if client is not None and client.takes_jobs and new:
             with contextlib.suppress(SupervisorGoneError):
@@ -289,6 +295,7 @@ class Supervisors:
             run_directory=directory,
             master=os.getpid(),
             host=self._host,
+            essential=self._essential,
             preload=self._preload,
             environ=dict(os.environ),
             idle_exit=self._idle_exit,
@@ -312,18 +319,19 @@ class Supervisors:
             if not modules:
                 # the next one imports what the program has imported since
                 return
-            log.debug(
-                "fiber: each process imports %s itself, as that starts threads or sets up logging",
+            excluded = self._exclude(modules)
+            tell = log.warning if any(map(self._is_named, excluded)) else log.debug
+            tell(
+                "fiber: each process imports %s itself, as the import of %s starts threads or sets up logging",
+                ", ".join(excluded),
                 ", ".join(modules),
             )
-            # the second time it is a module that imports one of the first: it may not be the last
-            self._exclude(modules, everything=bool(self._excluded))
 
-        def stuck() -> None:
+        def stuck(module: str) -> None:
             nonlocal result
-            if modules := self._exclude((), everything=True):
-                names = ", ".join(sorted(modules))
-                result += f", and each process imports by itself from now on: {names}"
+            # to try what may import it would take minutes each time
+            names = ", ".join(self._exclude((module,), least=2))
+            result += f", and each process imports by itself from now on: {names}"
 
         def ended(words: str) -> None:
             on_end()
@@ -342,18 +350,30 @@ class Supervisors:
             timing=self._context.timing,
         )
 
-    def _is_essential(self, module: str) -> bool:
-        return module in self._essential or module.startswith("fiber.")
+    def _is_named(self, module: str) -> bool:
+        return module in self._named or was_requested(module)
 
-    def _exclude(self, modules: Iterable[str], *, everything: bool) -> set[str]:
-        """Have later supervisors not import modules, or any that they can do without; returns which."""
+    def _exclude(self, modules: Sequence[str], *, least: int = 1) -> Sequence[str]:
+        """Have later supervisors not import modules that make trouble; returns all that they do not import any more.
+
+        Those are the modules alone at first. If that does not help, others import them: what was imported later goes
+        as well, first without what the user has named, then with that.
+        """
         with self._lock:
-            new = set(modules)
-            if everything:
-                new.update(n for n in self._preload if not self._is_essential(n))
-            self._excluded |= new
-            self._preload = tuple(name for name in self._preload if name not in new)
-            return new
+            self._troubles = max(self._troubles + 1, least)
+            found = [index for index, name in enumerate(self._preload) if name in modules]
+            later = self._preload[min(found, default=len(self._preload)) :]
+            excluded = [
+                *modules,
+                *(
+                    name
+                    for name in later
+                    if name not in modules and self._troubles > (2 if self._is_named(name) else 1)
+                ),
+            ]
+            self._excluded.update(excluded)
+            self._preload = tuple(name for name in self._preload if name not in self._excluded)
+            return excluded
 
     def _on_job_status(self, job_id: str, status: JobStatus) -> None:
         if status.state.is_terminal:

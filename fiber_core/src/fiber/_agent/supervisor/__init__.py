@@ -16,7 +16,7 @@ Inside there is one thread, one event loop (:class:`~fiber._base.threads.Loop`) 
 ``runner`` (processes, pipes, timers), with ``child`` (fork, and what the child does next),
 ``output``, ``devices``, ``cgroup``, ``journal``, ``interrupts`` (SIGINT to the program's group) and
 ``orphans`` (descendants that left their group). Nothing in the loop blocks except a flush at the end, which is
-bounded, and imports, for which the master waits two minutes before it starts another supervisor. Once there are
+bounded, and imports, for each of which the master waits two minutes before it starts another supervisor. Once there are
 jobs, the supervisor imports no packages of the program: it retires, that is takes no more jobs of the
 master's, and the next one does.
 

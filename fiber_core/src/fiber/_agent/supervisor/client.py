@@ -98,6 +98,7 @@ class Connection:
         self._ended: str | None = None
         self._exiting = False
         self._closing = False
+        self._hung_up = False
         self._has_greeted = process is None
         self._last_seen = time.monotonic()
         self._wake_reader, self._wake_writer = os.pipe()
@@ -156,6 +157,10 @@ class Connection:
         try:
             with self._sending:
                 self._channel.sendall(frame)
+                if isinstance(pending.request, messages.Shutdown) and not self._is_judged():
+                    # it may import for ever, and sees this meanwhile
+                    self._hung_up = self._exiting = True
+                    self._channel.shutdown(socket.SHUT_WR)
         except OSError:
             # the thread finds out why, and fails this request with the rest
             self._wake()
@@ -234,10 +239,14 @@ class Connection:
                 return "" if self._exiting or self._closing else "it ended without a word"
             if self._wake_reader in ready:
                 os.read(self._wake_reader, 4096)
-                if self._closing:
+                if self._closing and not self._hung_up:
                     return ""
             silent = now - self._last_seen
             if silent > (self._silence if self._is_judged() else self._import_patience()):
+                if self._hung_up and self._process is not None:
+                    # an import does not let it end
+                    self._process.kill()
+                    return ""
                 return f"it has been silent for {silent:.1f} s"
             if now >= beat:
                 beat = now + heartbeat
@@ -390,7 +399,7 @@ class SupervisorClient:
         on_notice: called on that thread with sentences for people.
         on_end: called on that thread once, when no more will come, with the reason; "" where the
             supervisor ended because there was nothing left to do or on request.
-        on_stuck: called on that thread first where it was lost while it imported modules.
+        on_stuck: called on that thread first where it was lost while it imported a module, with its name.
         on_retired: called on that thread once it takes no more jobs, with modules whose import is the reason, if any.
         process: the supervisor, where this process started it: it is killed when it is silent.
         silence: seconds without a word after which it is given up, and its jobs with it; None for
@@ -406,7 +415,7 @@ class SupervisorClient:
         on_status: Callable[[str, JobStatus], None],
         on_notice: Callable[[str], None],
         on_end: Callable[[str], None],
-        on_stuck: Callable[[], None] = lambda: None,
+        on_stuck: Callable[[str], None] = lambda _: None,
         on_retired: Callable[[tuple[str, ...]], None] = lambda _: None,
         process: subprocess.Popen[bytes] | None = None,
         silence: float | None = None,
@@ -419,6 +428,7 @@ class SupervisorClient:
         self._on_stuck = on_stuck
         self._on_retired = on_retired
         self._owns = process is not None
+        self._importing = ""
         self._is_retired = False
         self._is_detached = False
         self._living: dict[str, JobStatus] = {}
@@ -447,6 +457,11 @@ class SupervisorClient:
     def takes_jobs(self) -> bool:
         """False once it has ended or is about to: another supervisor is to be started for more jobs."""
         return not (self.has_ended or self._is_retired)
+
+    @property
+    def is_retired(self) -> bool:
+        """True where imports are why it takes no more jobs."""
+        return self._is_retired
 
     @property
     def is_running(self) -> bool:
@@ -531,8 +546,13 @@ class SupervisorClient:
     def preload(self, modules: tuple[str, ...]) -> Mapping[str, str]:
         """Have modules imported in this process's environment; returns those that failed, with the reason."""
         environ = dict(os.environ)
+
+        def replied(_: messages.Reply) -> None:
+            self._importing = ""
+
         reply = self._ask(
-            lambda number: messages.Preload(number=number, modules=modules, environ=environ)
+            lambda number: messages.Preload(number=number, modules=modules, environ=environ),
+            on_reply=replied,
         )
         assert isinstance(reply, messages.Done)
         return reply.words
@@ -586,13 +606,16 @@ class SupervisorClient:
         elif isinstance(message, messages.Retired):
             self._is_retired = True
             self._on_retired(message.modules)
+        elif isinstance(message, messages.Importing):
+            self._importing = message.module
         elif isinstance(message, messages.Hello):
+            self._importing = ""
             for module, words in message.failures.items():
                 self._on_notice(f"the supervisor cannot preload {module}: {words}")
 
     def _on_lost(self, was_importing: bool) -> None:
-        if was_importing:
-            self._on_stuck()
+        if was_importing and self._importing:
+            self._on_stuck(self._importing)
         if self._owns:
             for status in self._living.values():
                 kill_groups(status)

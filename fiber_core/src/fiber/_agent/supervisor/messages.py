@@ -241,7 +241,9 @@ class SupervisorOptions:
     master: int | None
     #: host name that statuses carry
     host: str
-    #: modules to import before the first fork
+    #: modules of Fiber's that workers need, to import before the first fork
+    essential: tuple[str, ...] = ()
+    #: modules to import then that workers can do without
     preload: tuple[str, ...] = ()
     #: environment of the imports, and from then on; None: as it was started with
     environ: Mapping[str, str] | None = values.field(default=None, repr=False)
@@ -454,6 +456,14 @@ class Hello:
 
 
 @values.frozen
+class Importing:
+    """The import of a module begins."""
+
+    #: its name
+    module: str
+
+
+@values.frozen
 class Retired:
     """A supervisor that takes no more jobs from its master, and ends after those that it has.
 
@@ -557,6 +567,10 @@ class Channel:
             on_end=lambda _: self._end(""),
             on_room=on_room,
         )
+
+    def fileno(self) -> int:
+        """Its descriptor."""
+        return self._descriptor
 
     @property
     def is_open(self) -> bool:

@@ -33,6 +33,16 @@ _OBJECTS = (
 )
 
 
+def is_fibers(module: str) -> bool:
+    """True for a module of Fiber's: its import is short and has no effects, at any time."""
+    return module.startswith("fiber.")
+
+
+def was_requested(module: str) -> bool:
+    """True for a module that the program has named."""
+    return module in _requested
+
+
 def request(modules: Iterable[str]) -> None:
     """Have modules imported by supervisors before the next process starts.
 
@@ -166,8 +176,6 @@ class Preloaded:
     excluded: tuple[str, ...]
 
 
-#: the module that is being imported, for another thread
-being_imported: list[str] = []
 #: level of the root logger as it is before anybody sets it
 _WARNING = 30
 
@@ -178,13 +186,19 @@ def _logging_settings() -> tuple[Any, ...]:
     return (_WARNING,) if root is None else (*root.handlers, root.level)
 
 
-def preload(modules: Iterable[str], environ: Mapping[str, str] | None = None) -> Preloaded:
+def preload(
+    modules: Iterable[str],
+    environ: Mapping[str, str] | None = None,
+    *,
+    on_import: Callable[[str], None] = lambda _: None,
+) -> Preloaded:
     """Import modules.
 
     Args:
         modules: their names.
         environ: environment of this process from now on: that of the program, whose changes libraries read
             while they are imported; None: as it is.
+        on_import: called with each name before its import.
     """
     if environ is not None:
         replace_environ(environ)
@@ -194,7 +208,7 @@ def preload(modules: Iterable[str], environ: Mapping[str, str] | None = None) ->
     excluded = []
     for name in modules:
         threads, settings = threading.active_count(), _logging_settings()
-        being_imported[:] = [name]
+        on_import(name)
         try:
             importlib.import_module(name)
         except BaseException as error:

@@ -13,7 +13,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -27,7 +27,7 @@ from fiber._agent.supervisor.journal import Journal, read_ids
 from fiber._agent.supervisor.messages import HEADER, Channel, Decoder, SupervisorOptions
 from fiber._agent.supervisor.orphans import DETACHED_TITLE, SUPERVISOR_TITLE
 from fiber._agent.supervisor.output import Sink
-from fiber._agent.supervisor.preload import Preloaded, being_imported, preload
+from fiber._agent.supervisor.preload import Preloaded, is_fibers, preload
 from fiber._agent.supervisor.runner import JobRunner, Launch
 from fiber._base import values
 from fiber._base.threads import Loop, Timer
@@ -280,7 +280,7 @@ class RequestHandler:
         channel.send(messages.Done(number=message.number))
 
     def _preload(self, channel: Channel, message: messages.Preload) -> None:
-        modules = tuple(name for name in message.modules if name.startswith("fiber."))
+        modules = tuple(name for name in message.modules if is_fibers(name))
         if channel.owner is None and modules != message.modules:
             if len(self._table):
                 # jobs would wait for their signals and ends meanwhile, and end with this process where an import
@@ -403,7 +403,7 @@ class Server:
             send_about=self._send_about,
             settle_interrupts=self._settle_interrupts,
             on_shutdown=self._end,
-            preload=functools.partial(_preload_for, options),
+            preload=self._preload,
             retire=self._retire,
             devices=DeviceQueue(account),
             look_again=lambda look: self._loop.call_later(self._timing.device_retry, look),
@@ -594,6 +594,12 @@ class Server:
         elif not len(self._table):
             self._leave()
 
+    def _preload(self, modules: Iterable[str], environ: Mapping[str, str] | None) -> Preloaded:
+        master = self._channels.get(None)
+        if master is None or all(map(is_fibers, modules)):
+            return preload(modules, environ)
+        return _preload_for(self._options, modules, environ, master.fileno(), master.send)
+
     def _retire(self, modules: tuple[str, ...], reply: Callable[[], None]) -> None:
         """Take no more jobs of the master's, and end after the last."""
         # told first: whoever gets the reply may submit a job
@@ -672,24 +678,43 @@ def _remove(directory: str) -> None:
 
 
 def _preload_for(
-    options: SupervisorOptions, modules: Iterable[str], environ: Mapping[str, str] | None
+    options: SupervisorOptions,
+    modules: Iterable[str],
+    environ: Mapping[str, str] | None,
+    channel: int,
+    send: Callable[[object], None],
 ) -> Preloaded:
-    """Import modules; meanwhile a thread ends this process with its master, however long that takes.
+    """Import modules; meanwhile a thread ends this process with its master or on request, however long that takes.
 
     After a while the thread says on standard error what is being imported.
+
+    Args:
+        options: the supervisor's.
+        modules: their names.
+        environ: see :func:`~fiber._agent.supervisor.preload.preload`.
+        channel: descriptor of the master's channel.
+        send: sends the master a message.
     """
+    importing = [""]
+
+    def on_import(name: str) -> None:
+        importing[0] = name
+        send(messages.Importing(name))
+
     try:
         master = None if options.master is None else kernel.ProcessWatch(options.master)
     except OSError:
         # it has ended, or cannot be watched, which the server sees to once it serves
         master = None
     if master is None:
-        return preload(modules, environ)
+        return preload(modules, environ, on_import=on_import)
     done, finish = os.pipe()
-    watching = threading.Thread(target=_watch_imports, args=(options, master, done))
+    watching = threading.Thread(
+        target=_watch_imports, args=(options, master, channel, done, importing)
+    )
     watching.start()
     try:
-        return preload(modules, environ)
+        return preload(modules, environ, on_import=on_import)
     finally:
         # a word, since a process that an import has forked may keep this end open
         os.write(finish, b"d")
@@ -699,25 +724,41 @@ def _preload_for(
         master.close()
 
 
-def _watch_imports(options: SupervisorOptions, master: kernel.ProcessWatch, done: int) -> None:
+def _watch_imports(
+    options: SupervisorOptions,
+    master: kernel.ProcessWatch,
+    channel: int,
+    done: int,
+    importing: Sequence[str],
+) -> None:
     poll = select.poll()
     for watched in (master.fileno(), done):
         poll.register(watched, select.POLLIN)
-    ready = poll.poll(1000 * options.timing.import_notice)
-    if not ready:
-        words = (
-            f"fiber: the import of {', '.join(being_imported)} once for all processes has taken "
-            f"{options.timing.import_notice:.0f} s so far; fiber.set_forkserver_preload([]) before the first "
-            "process is started leaves it to each process\n"
-        )
-        with contextlib.suppress(OSError):
-            os.write(2, words.encode())
-        ready = poll.poll()
-    if any(descriptor == master.fileno() for descriptor, _ in ready):
-        orphans.end_descendants(options.timing.kill)
-        if options.remove_directory:
-            _remove(options.run_directory)
-        os._exit(1)
+    # a living master that wants this process to end sends no more, and reads until it has ended
+    half_closed = getattr(select, "POLLRDHUP", 0)
+    poll.register(channel, half_closed)
+    timeout: float | None = 1000 * options.timing.import_notice
+    while True:
+        events = dict(poll.poll(timeout))
+        if done in events:
+            return
+        if not events:
+            timeout = None
+            words = (
+                f"fiber: the import of {importing[0]} once for all processes has taken "
+                f"{options.timing.import_notice:.0f} s so far; fiber.set_forkserver_preload([]) before the first "
+                "process is started leaves it to each process\n"
+            )
+            with contextlib.suppress(OSError):
+                os.write(2, words.encode())
+        elif master.fileno() in events or events[channel] == half_closed:
+            orphans.end_descendants(options.timing.kill)
+            if master.fileno() in events and options.remove_directory:
+                _remove(options.run_directory)
+            os._exit(1)
+        else:
+            # a closed channel is no proof that the master has ended
+            poll.unregister(channel)
 
 
 def main(descriptor: int, reporter: tuple[int, int, int], *, early: bool = False) -> NoReturn:
@@ -749,7 +790,15 @@ def main(descriptor: int, reporter: tuple[int, int, int], *, early: bool = False
     for signum in (signal.SIGCHLD, signal.SIGTERM):
         # where the program ignores them: whether an import does so could not be seen
         signal.signal(signum, signal.SIG_DFL)
-    preloaded = _preload_for(options, options.preload, options.environ)
+    preloaded = preload(options.essential, options.environ)
+    if options.preload:
+
+        def send(message: object) -> None:
+            with contextlib.suppress(OSError):
+                os.write(descriptor, messages.encode(message))
+
+        more = _preload_for(options, options.preload, None, descriptor, send)
+        preloaded = values.evolve(more, failures={**preloaded.failures, **more.failures})
     try:
         os.set_blocking(descriptor, False)
         server = Server(options, descriptor, interrupts=interrupts, descriptor_limit=limit)
