@@ -1,9 +1,8 @@
 """``Lock RLock Semaphore BoundedSemaphore Condition Event Barrier`` between any processes of a run.
 
 Each lives in the process that made it, its owner. Any process that gets it, as an argument, in a
-closure or through a queue, uses it. The classes here are handles; what they call is the same
-protocol at the owner and in other processes (``SemaphoreObject``, ``EventObject``,
-``ConditionObject``, ``BarrierObject``), implemented in ``fiber._objects.sync``.
+closure or through a queue, uses it. The classes here are handles; what they call has the same methods
+at the owner, in other processes, and in memory that both share: see ``fiber._objects.sync``.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ import sys
 from collections.abc import Callable
 from threading import BrokenBarrierError
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
-from fiber._base.threads import wait_until
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from fiber._base.threads import wait_until
 from fiber._objects import store
 from fiber._objects.address import Kind
 from fiber._objects.handle import ExtensibleHandle
 from fiber._objects.sync import monitor
-from fiber._objects.sync.barrier import OwnedBarrier
-from fiber._objects.sync.condition import OwnedCondition
-from fiber._objects.sync.event import OwnedEvent
-from fiber._objects.sync.hold import LocalHold
+from fiber._objects.sync.barrier import BarrierCalls, OwnedBarrier, SharedBarrier
+from fiber._objects.sync.condition import ConditionCalls, OwnedCondition, SharedCondition
+from fiber._objects.sync.event import EventCalls, OwnedEvent, SharedEvent
+from fiber._objects.sync.hold import Permits
 from fiber._objects.sync.protocol import Status
 from fiber._objects.sync.semaphore import OwnedSemaphore, SemaphoreState
 from fiber._objects.sync.shared_lock import QuickPermits, SharedLock, keeping
@@ -34,96 +33,6 @@ from fiber._wire import fork
 from fiber.exceptions import FiberError, HolderDiedError, HolderDiedWarning
 
 __all__ = ["BoundedSemaphore", "Condition", "Event", "Lock", "RLock", "Semaphore"]
-
-
-class SemaphoreObject(Protocol):
-    """A lock or semaphore: at its owner, in another process, or in memory that both share."""
-
-    @property
-    def local_hold(self) -> LocalHold:
-        """Permits that this process holds."""
-
-    def acquire(self, block: bool, timeout: float | None) -> bool:
-        """Acquire a permit; False if none is free, or became free in time.
-
-        Raises:
-            HolderDiedError: its holder died, so it was not acquired.
-            LeaseLostError: this process held it when the connection to the owner was lost.
-            PeerLostError: the owner is gone.
-        """
-
-    def release(self) -> None:
-        """Release a permit.
-
-        Raises:
-            AssertionError: another thread holds the recursive lock.
-            ValueError: it was released too many times.
-            LeaseLostError: this process held it when the connection to the owner was lost.
-            PeerLostError: the owner is gone.
-        """
-
-    def release_save(self) -> int:
-        """Release it altogether; how often this thread had acquired it."""
-
-    def check(self) -> None:
-        """Raise the error of an operation if the owner is lost."""
-
-    def value(self) -> int:
-        """Number of free permits."""
-
-
-class EventObject(Protocol):
-    """An event: at its owner, in another process, or in memory that both share."""
-
-    def wait(self, timeout: float | None) -> bool:
-        """Wait until it is set; False if not in time."""
-
-    def set(self) -> None:
-        """Set it; all waiting threads go on."""
-
-    def clear(self) -> None:
-        """Clear it: waits block from now on."""
-
-    def is_set(self) -> bool:
-        """True where it is set."""
-
-
-class ConditionObject(Protocol):
-    """A condition without its lock: at its owner, in another process, or in memory that both share."""
-
-    def wait(self, release: Callable[[], object], timeout: float | None, *, certain: bool) -> bool:
-        """Call ``release`` and wait until notified; False if not in time.
-
-        With ``certain``, the owner knows of the wait before ``release`` is called.
-        """
-
-    def notify(self, count: int, *, certain: bool) -> None:
-        """Wake so many; with ``certain``, that is done on return."""
-
-    def waiting(self) -> int:
-        """Number of waiting threads."""
-
-
-class BarrierObject(Protocol):
-    """A barrier: at its owner, in another process, or in memory that both share."""
-
-    def arrive(self, timeout: float | None, *, has_action: bool) -> tuple[Status, int]:
-        """Arrive and wait; status, and the party's index or the number of the action to run."""
-
-    def action_succeeded(self, number: int) -> Status:
-        """Open the barrier after its action; BROKEN if it was broken meanwhile."""
-
-    def action_failed(self, number: int) -> None:
-        """Break the barrier after its action."""
-
-    def reset(self) -> None:
-        """Break it for the waiting parties and make it usable again."""
-
-    def abort(self) -> None:
-        """Break it."""
-
-    def state(self) -> tuple[bool, int]:
-        """Return whether the barrier is broken, and the number of waiting parties."""
 
 
 ObjectT = TypeVar("ObjectT")
@@ -185,7 +94,7 @@ class _Reference:
     """
 
     def __init__(self) -> None:
-        self.used: SemaphoreObject | None = None
+        self.used: Permits | None = None
 
 
 def _enter(reference: _Reference) -> bool:
@@ -217,7 +126,7 @@ class _Entered:
         self.__enter__, self.__exit__ = enter, leave  # type: ignore[method-assign]
 
 
-class SemLock(_Entered, SyncHandle[SemaphoreObject]):
+class SemLock(_Entered, SyncHandle[Permits]):
     """Handle of a lock or semaphore."""
 
     _reference: _Reference
@@ -456,7 +365,7 @@ class BoundedSemaphore(Semaphore):
         return f"<{type(self).__name__}(value={value}, maxvalue={self._maximum})>"
 
 
-class Condition(_Entered, SyncHandle[ConditionObject]):
+class Condition(_Entered, SyncHandle[ConditionCalls | SharedCondition]):
     """A condition variable with its lock; as ``multiprocessing.Condition``.
 
     Args:
@@ -564,7 +473,7 @@ def _checked(lock: Any) -> SemLock:
     return lock
 
 
-class Event(SyncHandle[EventObject]):
+class Event(SyncHandle[EventCalls | SharedEvent]):
     """A flag that can be waited for; as ``multiprocessing.Event``.
 
     :meth:`set` and :meth:`clear` are in effect for all processes when they return. All threads that
@@ -605,7 +514,7 @@ class Event(SyncHandle[EventObject]):
         return f"<{type(self).__qualname__} at {id(self):#x} {status}>"
 
 
-class Barrier(SyncHandle[BarrierObject]):
+class Barrier(SyncHandle[BarrierCalls | SharedBarrier]):
     """A barrier that opens when all parties wait at it; as ``multiprocessing.Barrier``.
 
     It breaks when a process that has a handle of it dies, whether that waits or not.

@@ -505,7 +505,7 @@ class PeersBarrierState:
 
 
 class BarrierCalls(Waitable):
-    """Both sides of a barrier; see :class:`~fiber.synchronize.BarrierObject`."""
+    """What users call of a barrier, at its owner and in another process."""
 
     def arrive(self, timeout: float | None, *, has_action: bool) -> tuple[Status, int]:
         """Arrive and wait; status, and the party's index or the number of the action to run."""
@@ -539,7 +539,7 @@ class BarrierCalls(Waitable):
 
 
 class OwnedBarrier(OwnedWaitable, BarrierCalls):
-    """A barrier at its owner; see :class:`~fiber.synchronize.BarrierObject`.
+    """A barrier at its owner.
 
     Args:
         store: of this process.
@@ -578,7 +578,7 @@ class OwnedBarrier(OwnedWaitable, BarrierCalls):
 
 
 class RemoteBarrier(RemoteWaitable, BarrierCalls):
-    """A barrier of another process; see :class:`~fiber.synchronize.BarrierObject`."""
+    """A barrier of another process."""
 
     def _share(self, memory: mmap.mmap, begin: int) -> SharedBarrier:
         return SharedBarrier(memory, begin)

@@ -415,7 +415,7 @@ class PeersConditionState:
 
 
 class ConditionCalls(Waitable):
-    """Both sides of a condition; see :class:`~fiber.synchronize.ConditionObject`."""
+    """What users call of a condition without its lock, at its owner and in another process."""
 
     def wait(self, release: Callable[[], object], timeout: float | None, *, certain: bool) -> bool:
         """Call ``release`` and wait until notified; False if not in time.
@@ -451,7 +451,7 @@ class ConditionCalls(Waitable):
 
 
 class OwnedCondition(OwnedWaitable, ConditionCalls):
-    """A condition at its owner; see :class:`~fiber.synchronize.ConditionObject`.
+    """A condition at its owner.
 
     Args:
         store: of this process.
@@ -482,7 +482,7 @@ class OwnedCondition(OwnedWaitable, ConditionCalls):
 
 
 class RemoteCondition(RemoteWaitable, ConditionCalls):
-    """A condition of another process; see :class:`~fiber.synchronize.ConditionObject`."""
+    """A condition of another process."""
 
     def _share(self, memory: mmap.mmap, begin: int) -> SharedCondition:
         return SharedCondition(memory, begin)

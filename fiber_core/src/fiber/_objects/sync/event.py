@@ -188,7 +188,7 @@ class PeersEventState(EventState):
 
 
 class EventCalls(Waitable):
-    """Both sides of an event; see :class:`~fiber.synchronize.EventObject`."""
+    """What users call of an event, at its owner and in another process."""
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until it is set; False if not in time."""
@@ -209,7 +209,7 @@ class EventCalls(Waitable):
 
 
 class OwnedEvent(OwnedWaitable, EventCalls):
-    """An event at its owner; see :class:`~fiber.synchronize.EventObject`.
+    """An event at its owner.
 
     Args:
         store: of this process.
@@ -239,7 +239,7 @@ class OwnedEvent(OwnedWaitable, EventCalls):
 
 
 class RemoteEvent(RemoteWaitable, EventCalls):
-    """An event of another process; see :class:`~fiber.synchronize.EventObject`."""
+    """An event of another process."""
 
     def _share(self, memory: mmap.mmap, begin: int) -> SharedEvent:
         return SharedEvent(memory, begin)

@@ -103,15 +103,39 @@ class LocalHold:
             warnings.warn(text, HolderDiedWarning, stacklevel=_own_frames() + 1)
 
 
-class HoldMixin:
-    """Methods that both sides of a lock or semaphore build on their ``local_hold``."""
+class Permits:
+    """What users call of a lock or semaphore, at its owner, in another process, or in memory that both share."""
 
     #: permits that this process holds
     local_hold: LocalHold
 
-    def release(self) -> None:
-        """Release a permit."""
+    def acquire(self, block: bool, timeout: float | None) -> bool:
+        """Acquire a permit; False if none is free, or became free in time.
+
+        Raises:
+            HolderDiedError: its holder died, so it was not acquired.
+            LeaseLostError: this process held it when the connection to the owner was lost.
+            PeerLostError: the owner is gone.
+        """
         raise NotImplementedError
+
+    def release(self) -> None:
+        """Release a permit.
+
+        Raises:
+            AssertionError: another thread holds the recursive lock.
+            ValueError: it was released too many times.
+            LeaseLostError: this process held it when the connection to the owner was lost.
+            PeerLostError: the owner is gone.
+        """
+        raise NotImplementedError
+
+    def value(self) -> int:
+        """Number of free permits."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise the error of an operation if the owner is lost; nothing at the owner itself."""
 
     def release_save(self) -> int:
         """Release it altogether; how often this thread had acquired it."""

@@ -31,7 +31,7 @@ from fiber._objects.address import Address, Kind
 from fiber._objects.owner_connection import Owner
 from fiber._objects.protocol import read
 from fiber._objects.sync import shared_lock
-from fiber._objects.sync.hold import HoldMixin, LocalHold
+from fiber._objects.sync.hold import LocalHold, Permits
 from fiber._objects.sync.protocol import (
     ACQUIRED,
     REQUEST,
@@ -466,8 +466,8 @@ class PeersSemaphoreState(SemaphoreState):
             self._drop(next(iter(self.holds)))
 
 
-class OwnedSemaphore(HoldMixin, OwnedWaitable):
-    """A lock or semaphore at its owner; see :class:`~fiber.synchronize.SemaphoreObject`.
+class OwnedSemaphore(Permits, OwnedWaitable):
+    """A lock or semaphore at its owner.
 
     Args:
         store: of this process.
@@ -532,9 +532,6 @@ class OwnedSemaphore(HoldMixin, OwnedWaitable):
         if self.request(Op.RELEASE_FOR_OTHER).status is Status.TOO_MANY:
             msg = "semaphore or lock released too many times"
             raise ValueError(msg)
-
-    def check(self) -> None:
-        """Do nothing: the owner cannot be lost to itself."""
 
     def value(self) -> int:
         """Number of free permits."""
@@ -652,8 +649,8 @@ class _Kept:
     until: float
 
 
-class RemoteSemaphore(HoldMixin, RemoteWaitable):
-    """A lock or semaphore of another process; see :class:`~fiber.synchronize.SemaphoreObject`.
+class RemoteSemaphore(Permits, RemoteWaitable):
+    """A lock or semaphore of another process.
 
     While this process keeps the permit, the byte in its slot of the process's notes says whether it is
     held. It is tested and changed together with ``_kept`` where the interpreter lets neither another

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from fiber._base.threads import TURN, Deadline
 from fiber._objects.address import Kind, shape_of
-from fiber._objects.sync.hold import HoldMixin, LocalHold
+from fiber._objects.sync.hold import LocalHold, Permits
 from fiber._objects.sync.monitor import MOST_LOOKS, Monitored, Turns, Word
 from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
 from fiber._objects.sync.protocol import Status
@@ -168,7 +168,7 @@ class SharedHold(LocalHold):
         return self._held()
 
 
-class SharedPermits(HoldMixin, Monitored):
+class SharedPermits(Monitored, Permits):
     """Base class of locks and semaphores in shared memory.
 
     Args:
@@ -202,10 +202,6 @@ class SharedPermits(HoldMixin, Monitored):
 
     def for_others(self) -> SharedPermits:
         """The same, as this process uses it for processes that do not map the memory."""
-        raise NotImplementedError
-
-    def value(self) -> int:
-        """Number of free permits."""
         raise NotImplementedError
 
     def on_exit(self, code: int) -> None:
