@@ -16,11 +16,18 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from fiber._agent.resources import Allocator
+from fiber._agent.supervisor.jobs import (
+    ExitReport,
+    combine,
+    ended_before_start,
+    not_started,
+    report_exit,
+)
 from fiber.exceptions import BackendUnavailableError, ResourceError, SubmitError, UnknownJobError
 from fiber.model import (
     Allocation,
@@ -121,7 +128,6 @@ class FakeProcess:
         private: bytes | None,
     ) -> None:
         """Start the program; a failure to start becomes a terminal status."""
-        index = self.status.index
         with contextlib.ExitStack() as stack:
             keep: list[int] = []
             environ = dict(env)
@@ -143,19 +149,11 @@ class FakeProcess:
                     pass_fds=keep,
                 )
             except OSError as error:
-                self._set(
-                    ProcessStatus(
-                        index=index,
-                        state=JobState.FAILED,
-                        reason=Reason(ReasonKind.START),
-                        exit_code=127,
-                        message=f"{argv[0]} cannot be started: {error.strerror}",
-                    )
-                )
+                self._end(not_started(f"{argv[0]} cannot be started: {error.strerror}"))
                 return
         assert process.stdout is not None
         self._pid = process.pid
-        self._set(ProcessStatus(index=index, state=JobState.RUNNING, pid=process.pid))
+        self._set(state=JobState.RUNNING, pid=process.pid)
         reader = threading.Thread(
             target=self._lines.read, args=(os.dup(process.stdout.fileno()),), daemon=True
         )
@@ -178,55 +176,21 @@ class FakeProcess:
             stopped = os.WIFSTOPPED(status)
             state = JobState.SUSPENDED if stopped else JobState.RUNNING
             why = Reason(ReasonKind.SIGNAL, os.WSTOPSIG(status)) if stopped else None
-            self._set(ProcessStatus(index=self.status.index, state=state, pid=pid, reason=why))
+            self._set(state=state, reason=why)
         with self._lock:
             self._pid = None
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
-        code = process.returncode = os.waitstatus_to_exitcode(status)
+        process.returncode = os.waitstatus_to_exitcode(status)
         reader.join(self._timing.output)
-        reason = Reason(ReasonKind.EXIT, code) if code >= 0 else Reason(ReasonKind.SIGNAL, -code)
-        self._set(
-            ProcessStatus(
-                index=self.status.index,
-                state=JobState.FAILED if code else JobState.SUCCEEDED,
-                pid=pid,
-                reason=reason if code else None,
-                exit_code=code,
-                message=f"ended by {reason}" if code else "",
-                log_tail=self._lines.tail(),
-            )
-        )
+        self._end(report_exit(status), log_tail=self._lines.tail())
 
-    def _set(self, status: ProcessStatus) -> None:
-        self.status = status
+    def _end(self, report: ExitReport, **more: Any) -> None:
+        self._set(**attrs.asdict(report, recurse=False), **more)
+
+    def _set(self, **changes: Any) -> None:
+        self.status = attrs.evolve(self.status, **changes)
         self._on_change(self)
-
-
-def job_status(processes: Sequence[ProcessStatus], host: str) -> JobStatus:
-    """Compute a job's status from those of its processes."""
-    states = {process.state for process in processes}
-    failed = next((p for p in processes if p.state is JobState.FAILED), None)
-    first = processes[0]
-    if all(state.is_terminal for state in states):
-        return JobStatus(
-            state=JobState.SUCCEEDED if failed is None else JobState.FAILED,
-            reason=None if failed is None else failed.reason,
-            exit_code=first.exit_code,
-            message="" if failed is None else failed.message,
-            host=host,
-            processes=tuple(processes),
-        )
-    alive = {state for state in states if not state.is_terminal}
-    state = alive.pop() if len(alive) == 1 else JobState.RUNNING
-    reason = next(p.reason for p in processes if not p.state.is_terminal)
-    suspended = state is JobState.SUSPENDED
-    return JobStatus(
-        state=state,
-        reason=reason if suspended else None,
-        host=host,
-        processes=tuple(processes),
-    )
 
 
 def python_entry(entry: str, index: int) -> tuple[str, ...]:
@@ -562,17 +526,8 @@ class FakeJob:
                 return
             if not self.was_started and not self.ended.is_set():
                 self.was_started = True
-                code = -signal.SIGKILL
-                reason = Reason(ReasonKind.SIGNAL, signal.SIGKILL)
-                self._finish(
-                    JobStatus(
-                        state=JobState.FAILED,
-                        reason=reason,
-                        exit_code=code,
-                        message="killed before it was started",
-                        host=_HOST,
-                    )
-                )
+                report = attrs.asdict(ended_before_start(signal.SIGKILL), recurse=False)
+                self._finish(JobStatus(**report, host=_HOST))
             for process in self._processes:
                 process.signal(signal.SIGKILL, group=True)
 
@@ -618,7 +573,7 @@ class FakeJob:
         with self._lock:
             if self._real.state.is_terminal:
                 return
-            status = job_status([process.status for process in self._processes], _HOST)
+            status = combine([process.status for process in self._processes], host=_HOST)
             if not status.state.is_terminal:
                 self._real = status
                 self._publish_status()
