@@ -53,6 +53,7 @@ __all__ = [
     "has",
     "le",
     "optional",
+    "plain",
 ]
 
 T = TypeVar("T")
@@ -159,6 +160,17 @@ def evolve(value: T, **changes: Any) -> T:
 def asdict(value: Any) -> dict[str, Any]:
     """Return the fields' values by name; not recursive."""
     return {each.name: getattr(value, each.name) for each in fields(type(value))}
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it: values of these classes as objects, members of enumerations as theirs."""
+    if isinstance(value, (list, tuple)):
+        return [plain(one) for one in value]
+    if isinstance(value, Mapping):
+        return {key: plain(one) for key, one in value.items()}
+    if isinstance(value, enum.Enum):
+        return value.value
+    return plain(asdict(value)) if has(type(value)) else value
 
 
 def ge(least: float) -> Validator:

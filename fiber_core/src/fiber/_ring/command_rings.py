@@ -21,7 +21,6 @@ prints and records output; the main thread waits for the ring and writes its sta
 from __future__ import annotations
 
 import contextlib
-import enum
 import fcntl
 import json
 import os
@@ -37,7 +36,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fiber._base import values
+from fiber._base import light_values, values
 from fiber._base.threads import ending_signals
 from fiber._ring.model import RingCounters, RingError, RingPhase, RingStatus, RingTiming
 from fiber._wire.accept_thread import AcceptThread, private_listener
@@ -281,21 +280,8 @@ def to_json(status: RingStatus) -> dict[str, Any]:
     if status.failure is not None:
         # an exception has no form in JSON
         status = values.evolve(status, failure=values.evolve(status.failure, error=None))
-    found: dict[str, Any] = _to_json(status)
+    found: dict[str, Any] = light_values.plain(status)
     return found
-
-
-def _to_json(value: Any) -> Any:
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, dict):
-        return {key: _to_json(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_to_json(item) for item in value]
-    if isinstance(value, (str, int, float, type(None))):
-        return value
-    # a value class
-    return {name: _to_json(item) for name, item in values.asdict(value).items()}
 
 
 def _root() -> Path:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fiber._base import values
+from fiber._base import light_values, values
 from fiber._base.interpreter import resident
 from fiber._objects.address import Kind
 from fiber._objects.queue.channel import Channel
@@ -89,7 +89,7 @@ def collect(runtime: Runtime) -> RunStatus:
 
 def as_data(runtime: Runtime) -> dict[str, Any]:
     """Return :func:`collect` as what JSON can hold."""
-    data: dict[str, Any] = _plain(collect(runtime))
+    data: dict[str, Any] = light_values.plain(collect(runtime))
     return data
 
 
@@ -189,16 +189,6 @@ def _job_of(child: Child) -> str:
 
 def _is_pending(child: Child) -> bool:
     return child.status is not None and child.status.state is JobState.PENDING
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(one) for one in value]
-    if isinstance(
-        value, (RunStatus, PoolStatus, WorkerStatus, ProcessState, QueueStatus, FailedTask)
-    ):
-        return {name: _plain(one) for name, one in values.asdict(value).items()}
-    return value
 
 
 @values.define(eq=False)
