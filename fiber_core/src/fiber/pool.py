@@ -19,7 +19,6 @@ from fiber._runtime.start import supervisor_ahead, warm_runtime
 if TYPE_CHECKING:
     from fiber._tasks.call import Call
     from fiber._tasks.dispatcher import Session
-    from fiber._tasks.protocol import Mode
     from fiber._watch.progress import Watch
     from fiber._workers.group import WorkerGroup
     from fiber.process import Process
@@ -344,9 +343,7 @@ class Pool:
             KeyboardInterrupt: this was interrupted. Its tasks are ended, workers that go on with one
                 are replaced, and the pool can be used again.
         """
-        from fiber._tasks.protocol import Mode
-
-        return self._map_and_wait(func, Mode.MAP, iterable, chunksize, progress)
+        return self._map_and_wait(func, iterable, chunksize, progress)
 
     def map_async(
         self,
@@ -359,10 +356,7 @@ class Pool:
         progress: bool | Callable[[Progress], object] = False,
     ) -> MapResult[T]:
         """Like :meth:`map`, without waiting."""
-        from fiber._tasks.protocol import Mode
-
-        mode = Mode.MAP
-        return self._map(func, mode, iterable, chunksize, callback, error_callback, progress).result
+        return self._map(func, iterable, chunksize, progress, callback, error_callback).result
 
     def starmap(
         self,
@@ -373,9 +367,7 @@ class Pool:
         progress: bool | Callable[[Progress], object] = False,
     ) -> list[T]:
         """Like :meth:`map`, with each item unpacked into arguments."""
-        from fiber._tasks.protocol import Mode
-
-        return self._map_and_wait(func, Mode.STARMAP, iterable, chunksize, progress)
+        return self._map_and_wait(func, iterable, chunksize, progress, star=True)
 
     def starmap_async(
         self,
@@ -388,10 +380,9 @@ class Pool:
         progress: bool | Callable[[Progress], object] = False,
     ) -> MapResult[T]:
         """Like :meth:`starmap`, without waiting."""
-        from fiber._tasks.protocol import Mode
-
-        mode = Mode.STARMAP
-        return self._map(func, mode, iterable, chunksize, callback, error_callback, progress).result
+        return self._map(
+            func, iterable, chunksize, progress, callback, error_callback, star=True
+        ).result
 
     def imap(
         self,
@@ -487,17 +478,19 @@ class Pool:
     def _map(
         self,
         func: Any,
-        mode: Mode,
         iterable: Iterable[Any],
         chunksize: int | None,
-        callback: Any,
-        error_callback: Any,
         progress: bool | Callable[[Progress], object],
+        callback: Any = None,
+        error_callback: Any = None,
+        *,
+        star: bool = False,
     ) -> _Map:
+        from fiber._tasks.protocol import Mode
         from fiber._workers.group import checked_chunksize
         from fiber.results import MapResult
 
-        chunk = checked_chunksize(chunksize)
+        mode, chunk = Mode.STARMAP if star else Mode.MAP, checked_chunksize(chunksize)
         self._check_running()
         items = list(iterable)
         result: MapResult[Any] = MapResult(
@@ -515,12 +508,13 @@ class Pool:
     def _map_and_wait(
         self,
         func: Any,
-        mode: Mode,
         iterable: Iterable[Any],
         chunksize: int | None,
         progress: bool | Callable[[Progress], object],
+        *,
+        star: bool = False,
     ) -> list[Any]:
-        begun = self._map(func, mode, iterable, chunksize, None, None, progress)
+        begun = self._map(func, iterable, chunksize, progress, star=star)
         try:
             return begun.result.get()
         except KeyboardInterrupt:
