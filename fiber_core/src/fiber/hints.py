@@ -18,8 +18,6 @@ _T = TypeVar("_T")
 
 
 def _cpu(_: Any, __: Any, value: Any) -> None:
-    if value is None:
-        return
     # few programs give one
     import numbers
 
@@ -37,8 +35,6 @@ def _devices(_: Any, __: Any, value: Mapping[str, Any]) -> None:
 
 
 def _image(_: Any, __: Any, value: Any) -> None:
-    if value is None:
-        return
     if not isinstance(value, str):
         msg = f"image must be an image's name, got {value!r}"
         raise TypeError(msg)
@@ -48,14 +44,13 @@ def _image(_: Any, __: Any, value: Any) -> None:
 
 
 def _retry(_: Any, __: Any, value: Any) -> None:
-    if value is not None and not isinstance(value, bool):
+    if not isinstance(value, bool):
         msg = f"retry must be True or False, got {value!r}"
         raise TypeError(msg)
 
 
 def _slots(_: Any, __: Any, value: Any) -> None:
-    if value is not None:
-        _whole("slots", value, least=1)
+    _whole("slots", value, least=1)
 
 
 def _whole(key: str, value: Any, *, least: int) -> None:
@@ -80,7 +75,7 @@ class Meta:
     """Hints of one function or class; None and absent kinds mean "not given"."""
 
     #: CPUs, fractions allowed
-    cpu: float | None = values.field(default=None, validator=_cpu)
+    cpu: float | None = values.field(default=None, validator=values.optional(_cpu))
     #: memory in MB
     memory: int | None = values.field(default=None, converter=_megabytes_or_none)
     #: devices by kind of resource provider
@@ -88,11 +83,11 @@ class Meta:
         factory=dict, converter=_copy, validator=_devices, hash=False
     )
     #: image, on backends that run images
-    image: str | None = values.field(default=None, validator=_image)
+    image: str | None = values.field(default=None, validator=values.optional(_image))
     #: False for work that must not run twice
-    retry: bool | None = values.field(default=None, validator=_retry)
+    retry: bool | None = values.field(default=None, validator=values.optional(_retry))
     #: MPI slots of one worker
-    slots: int | None = values.field(default=None, validator=_slots)
+    slots: int | None = values.field(default=None, validator=values.optional(_slots))
 
     @property
     def resources(self) -> ResourceRequest:
