@@ -20,7 +20,7 @@ from fiber import hints
 from fiber._base import values
 from fiber._base.entry_points import load_object
 from fiber._base.log import lazy_logger
-from fiber._base.threads import CallbackThread
+from fiber._base.threads import CallbackThread, Deadline
 from fiber._launch.child import Child
 from fiber._runtime.runtime import brief_errors
 from fiber._runtime.start import flush_standard_streams, ready_runtime
@@ -341,12 +341,9 @@ class WorkerGroup:
                     self._name,
                     names_of(left),
                 )
-        deadline = None if timeout is None else time.monotonic() + timeout
-        for manager in (*self._retiring, self.manager):
-            if not manager.join(
-                None if deadline is None else max(0.0, deadline - time.monotonic())
-            ):
-                return False
+        deadline = Deadline(timeout)
+        if not all(manager.join(deadline.left) for manager in (*self._retiring, self.manager)):
+            return False
         self._withdraw()
         return True
 
