@@ -13,7 +13,7 @@ from fiber.cli.options import (
     cpus,
     megabytes,
     start_timeout_option,
-    volume,
+    volume_option,
 )
 from fiber.cli.output import note
 from fiber.exceptions import FiberError
@@ -93,15 +93,7 @@ class _Command(BackendCommand):
 @click.option("--launcher-cpu", type=cpus, metavar="N", help="CPUs of the job with mpirun.")
 @click.option("--launcher-memory", type=megabytes, metavar="MB", help="Memory of that job.")
 @click.option("--image", metavar="IMAGE", help="Image that all jobs run in.")
-@click.option(
-    "-v",
-    "--volume",
-    "volumes",
-    type=volume,
-    multiple=True,
-    metavar="VOLUME[:PATH]",
-    help="Mount a volume in all jobs, at /persistent if no path is given.",
-)
+@volume_option("Mount a volume in all jobs, at /persistent if no path is given.")
 @click.option(
     "--mpirun",
     default="mpirun",
@@ -196,13 +188,11 @@ def _member_spec(
 ) -> Need:
     from fiber._ring.mpi.spec import Need
 
-    for capability, what in (
-        ("devices", "" if gpu is None else "--gpu"),
-        ("images", "" if image is None else f"--image {image}"),
-        ("volumes", f"-v {volumes[0].source}" if volumes else ""),
-    ):
-        if what:
-            session.require(capability, what)
+    session.require_given(
+        devices="" if gpu is None else "--gpu",
+        images="" if image is None else f"--image {image}",
+        volumes=f"-v {volumes[0].source}" if volumes else "",
+    )
     session.note_unenforced(cpu=cpu, memory=memory)
     devices = {} if gpu is None else {"gpu": gpu}
     resources = ResourceRequest(cpu=cpu, memory=memory, devices=devices)

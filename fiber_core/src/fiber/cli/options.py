@@ -62,6 +62,19 @@ def volume(word: str) -> Volume:
     return Volume(source=source, path=path, read_only=mode == "ro")
 
 
+def volume_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make the option of volumes, which may be given several times; ``text`` is its help."""
+    return click.option(
+        "-v",
+        "--volume",
+        "volumes",
+        type=volume,
+        multiple=True,
+        metavar="VOLUME[:PATH]",
+        help=text,
+    )
+
+
 def variable(word: str) -> tuple[str, str]:
     """Parse a variable: ``NAME=VALUE``, or ``NAME`` for the value in this environment."""
     name, is_given, value = word.partition("=")

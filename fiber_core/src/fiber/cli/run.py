@@ -23,7 +23,7 @@ from fiber.cli.options import (
     device,
     megabytes,
     variable,
-    volume,
+    volume_option,
 )
 from fiber.cli.output import INTERRUPTED, Failure, after_signal, note
 from fiber.cli.session import Question, Session, Watcher, can_ask
@@ -253,14 +253,8 @@ _NOT_PASSED_ON = frozenset({"FIBER_BOOTSTRAP"})
 )
 @click.option("--cpu", type=cpus, metavar="N", help="CPUs of the job, fractions allowed.")
 @click.option("--memory", type=megabytes, metavar="MB", help="Memory of the job in MB, or as 4Gi.")
-@click.option(
-    "-v",
-    "--volume",
-    "volumes",
-    type=volume,
-    multiple=True,
-    metavar="VOLUME[:PATH]",
-    help="Mount a volume, at /persistent if no path is given; read-only with :ro behind the path.",
+@volume_option(
+    "Mount a volume, at /persistent if no path is given; read-only with :ro behind the path."
 )
 @click.option(
     "-e",
@@ -312,13 +306,11 @@ def command(
         raise click.UsageError(msg)
     session = Session.load(backend, {"cpu": cpu, "memory": memory, "image": image})
     requested = dict(devices) | ({} if gpu is None else {"gpu": gpu})
-    _check_capabilities(
-        session,
-        {
-            "images": f"--image {image}" if image else "--image-file" if image_file else "",
-            "volumes": "".join(f"-v {mounted.source}" for mounted in volumes[:1]),
-        },
-        attach=attach,
+    session.require_given(
+        images=f"--image {image}" if image else "--image-file" if image_file else "",
+        volumes="".join(f"-v {mounted.source}" for mounted in volumes[:1]),
+        detached="" if attach else "a job that goes on by itself (run without --attach)",
+        follow_logs="--attach" if attach and not session.info.capabilities.output else "",
     )
     session.note_unenforced(cpu=cpu, memory=memory)
     for kind in requested:
@@ -344,16 +336,6 @@ def command(
     except SubmitError as error:
         code = _shell_code(words[0]) if session.info.capabilities.same_host else None
         raise Failure(error, code) from error
-
-
-def _check_capabilities(session: Session, requested: dict[str, str], *, attach: bool) -> None:
-    for capability, what in requested.items():
-        if what:
-            session.require(capability, what)
-    if not attach:
-        session.require("detached", "a job that goes on by itself (run without --attach)")
-    elif not session.info.capabilities.output:
-        session.require("follow_logs", "--attach")
 
 
 def _environment(session: Session) -> dict[str, str]:

@@ -112,6 +112,16 @@ class Session:
         if not getattr(self.info.capabilities, capability):
             raise CapabilityError(self.info.name, capability, what)
 
+    def require_given(self, **given: str) -> None:
+        """Raise CapabilityError for the first capability that is needed and not declared.
+
+        Args:
+            given: by capability, what needs it; "" where nothing does.
+        """
+        for capability, what in given.items():
+            if what:
+                self.require(capability, what)
+
     def note_unenforced(self, *, cpu: float | None, memory: int | None) -> None:
         """Report which of the given options this backend does not enforce."""
         can = self.info.capabilities
