@@ -11,8 +11,8 @@ from fiber_docker.config import DockerConfig
 from fiber_docker.container import ContainerContext, container_spec, unique_name
 from fiber_docker.orphans import MASTER_CONTAINER_LABEL
 from fiber_docker.status import (
-    ContainerExit,
     created_at,
+    exit_status,
     failed_to_start,
     from_inspect,
     from_list,
@@ -115,14 +115,14 @@ class TestStatus:
         ],
     )
     def test_the_first_process_tells_codes_from_signals(self, code, report, reason, exit_code):
-        status = ContainerExit(code=code, report=report).status()
+        status = exit_status(code, report=report)
 
         assert (status.reason, status.exit_code) == (reason, exit_code)
         assert status.state is (JobState.SUCCEEDED if code == 0 else JobState.FAILED)
 
     def test_out_of_memory_is_the_reason_where_the_engine_proves_it_and_the_program_ended(self):
-        assert ContainerExit(code=137, oom=True).status().reason == Reason(ReasonKind.OOM)
-        assert ContainerExit(code=3, oom=True).status().reason == Reason(EXIT, 3)
+        assert exit_status(137, oom=True).reason == Reason(ReasonKind.OOM)
+        assert exit_status(3, oom=True).reason == Reason(EXIT, 3)
 
     @pytest.mark.parametrize(
         "status, state",

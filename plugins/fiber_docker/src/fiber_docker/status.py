@@ -30,33 +30,30 @@ _PLAIN = 125
 _STARTED_NOT = 127
 
 
-@attrs.frozen(kw_only=True)
-class ContainerExit:
-    """The end of a container, as far as it is known."""
+def exit_status(
+    code: int, *, oom: bool = False, report: str = "", error: str = "", host: str | None = None
+) -> JobStatus:
+    """The terminal status of a container that has ended.
 
-    #: the engine's exit code
-    code: int
-    #: True where the engine says that it ran out of memory
-    oom: bool = False
-    #: content of the exit file: ``exit 137``, ``signal 9`` or ``start <message>``; empty for none
-    report: str = ""
-    #: the engine's message, if there is one
-    error: str = ""
-
-    def status(self, host: str | None = None) -> JobStatus:
-        """The terminal status."""
-        if self.report.startswith("start "):
-            return failed(ReasonKind.START, self.report.removeprefix("start "), self.code, host)
-        kind, _, number = self.report.partition(" ")
-        # without a report: 128 and a signal's number, as engines and shells have it
-        code = -int(number) if kind == "signal" else self.code if kind else exit_code(self.code)
-        if self.oom and code == -signal.SIGKILL:
-            words = "it used more memory than it may, and was killed"
-            return failed(ReasonKind.OOM, words, code, host)
-        if code < 0:
-            return ended(code, f"killed by {signal_name(-code)}", host)
-        words = self.error or f"ended with exit code {code}"
-        return ended(code, words if code else "", host)
+    Args:
+        code: the engine's exit code.
+        oom: True where the engine says that it ran out of memory.
+        report: content of its exit file: ``exit 137``, ``signal 9`` or ``start <message>``; empty for
+            none.
+        error: the engine's message, if there is one.
+        host: the engine's name.
+    """
+    kind, _, rest = report.partition(" ")
+    if kind == "start":
+        return failed(ReasonKind.START, rest, code, host)
+    # without a report: 128 and a signal's number, as engines and shells have it
+    code = -int(rest) if kind == "signal" else code if kind else exit_code(code)
+    if oom and code == -signal.SIGKILL:
+        words = "it used more memory than it may, and was killed"
+        return failed(ReasonKind.OOM, words, code, host)
+    if code < 0:
+        return ended(code, f"killed by {signal_name(-code)}", host)
+    return ended(code, (error or f"ended with exit code {code}") if code else "", host)
 
 
 def is_ambiguous(code: int) -> bool:
@@ -118,9 +115,8 @@ def from_inspect(found: Mapping[str, Any], report: str = "", host: str | None = 
             return start_failure(error)
         return JobStatus(state=JobState.PENDING, host=host, is_starting=True)
     if status in ("exited", "dead", "stopped", "removing"):
-        code = int(state.get("ExitCode", 0))
-        oom = bool(state.get("OOMKilled"))
-        return ContainerExit(code=code, oom=oom, report=report, error=error).status(host)
+        code, oom = int(state.get("ExitCode", 0)), bool(state.get("OOMKilled"))
+        return exit_status(code, oom=oom, report=report, error=error, host=host)
     return JobStatus(state=_state(status), host=host)
 
 
@@ -131,7 +127,7 @@ def from_list(item: Mapping[str, Any]) -> JobStatus | None:
         match = re.match(r"Exited \((\d+)\)", str(item.get("Status", "")))
         if match is None or is_ambiguous(int(match[1])):
             return None
-        return ContainerExit(code=int(match[1])).status()
+        return exit_status(int(match[1]))
     if status in ("created", "dead", "removing"):
         return None
     return JobStatus(state=_state(status))

@@ -16,8 +16,8 @@ from fiber_docker.client import Client, close_stream
 from fiber_docker.config import DockerTiming
 from fiber_docker.jobs import JobStarter
 from fiber_docker.status import (
-    ContainerExit,
     Inspector,
+    exit_status,
     is_ambiguous,
     job_of,
     killed_unseen,
@@ -144,4 +144,4 @@ class Watch(RunWatch):
                 status = self._inspector.status(container, labels)
                 if status.state.is_terminal:
                     return status
-        return ContainerExit(code=code, oom=oom).status()
+        return exit_status(code, oom=oom)
