@@ -6,14 +6,12 @@ The first byte of each message is its channel: standard streams, status, termina
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import select
 import shutil
 import socket
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import BinaryIO
 
@@ -28,8 +26,9 @@ log = logging.getLogger("fiber")
 #: subprotocols; v5 can close standard input (since Kubernetes 1.30)
 _NEWER, _OLDER = "v5.channel.k8s.io", "v4.channel.k8s.io"
 _STDIN, _STDOUT, _STDERR, _STATUS, _SIZE, _CLOSE_STREAM = 0, 1, 2, 3, 4, 255
-#: chunks of standard input that wait to be sent, at most
-_STDIN_CHUNKS = 16
+_END_OF_STDIN = bytes([_CLOSE_STREAM, _STDIN])
+#: most bytes of standard input in a message
+_STDIN_CHUNK = 64 * 2**10
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 
 
@@ -68,7 +67,7 @@ def execute(
         if tty:
             size = shutil.get_terminal_size()
             message = json.dumps({"Width": size.columns, "Height": size.lines})
-            session.send(_SIZE, message.encode())
+            opened.send(bytes([_SIZE]) + message.encode())
         if stdin is not None:
             session.start_stdin(stdin)
         return session.run()
@@ -124,7 +123,7 @@ def exit_code_of(status: bytes) -> tuple[int, str]:
 
 
 class _ExecSession:
-    """Running program; the caller's thread receives, a thread of its own reads stdin."""
+    """Running program; the caller's thread passes on its output, and its standard input from a thread that reads it."""
 
     def __init__(
         self, pod: str, websocket: WebSocket, write: Callable[[int, bytes], object], ping: float
@@ -133,50 +132,43 @@ class _ExecSession:
         self._ping = ping
         self._websocket = websocket
         self._write = write
-        self._out: deque[bytes] = deque()
-        self._stdin_slots = threading.Semaphore(_STDIN_CHUNKS)
-        self._wake_reader, self._wake_writer = socket.socketpair()
-        self._wake_reader.setblocking(False)
-        self._wake_writer.setblocking(True)
+        #: the two ends of what standard input is passed through; it holds up the thread that reads it
+        self._pair: tuple[socket.socket, ...] = ()
         self._status = b""
-        self._closed = False
-
-    def send(self, channel: int, data: bytes) -> None:
-        """Queue a message for a channel; thread-safe."""
-        self._out.append(bytes([channel]) + data)
-        with contextlib.suppress(OSError):
-            self._wake_writer.send(b"\0")
 
     def start_stdin(self, stdin: BinaryIO) -> None:
-        """Start a thread that sends a stream as standard input, to its end."""
-
-        def write(data: bytes) -> None:
-            self._stdin_slots.acquire()
-            if self._closed:
-                raise BrokenPipeError
-            self.send(_STDIN, data)
-
-        copy_input(stdin, write, lambda: self.send(_CLOSE_STREAM, bytes([_STDIN])))
+        """Start a thread that reads a stream, the program's standard input, to its end."""
+        inner, outer = socket.socketpair()
+        inner.setblocking(True)
+        outer.setblocking(True)
+        self._pair = (inner, outer)
+        copy_input(stdin, outer.sendall, lambda: outer.shutdown(socket.SHUT_WR))
 
     def run(self) -> int:
-        """Pass on output until the program has ended; return its exit code."""
+        """Pass on input and output until the program has ended; return its exit code."""
         websocket = self._websocket
-        poll = select.poll()
-        poll.register(self._wake_reader, select.POLLIN)
+        stdin = self._pair[0] if self._pair else None
         while not websocket.is_closed:
-            self._send()
+            websocket.flush()
             messages = websocket.receive()
             for message in messages or ():
                 self._handle_message(message)
-            if messages is None:
-                poll.register(
-                    websocket, select.POLLIN | (select.POLLOUT if websocket.wants_write else 0)
-                )
-                if not poll.poll(self._ping * 1000):
-                    # load balancers drop connections that are idle for some minutes
-                    websocket.ping()
-                with contextlib.suppress(BlockingIOError):
-                    self._wake_reader.recv(4096)
+            if messages is not None:
+                continue
+            poll = select.poll()
+            poll.register(
+                websocket, select.POLLIN | (select.POLLOUT if websocket.wants_write else 0)
+            )
+            if stdin is not None and not websocket.buffered:
+                poll.register(stdin, select.POLLIN)
+            ready = poll.poll(self._ping * 1000)
+            if not ready:
+                # load balancers drop connections that are idle for some minutes
+                websocket.ping()
+            elif stdin is not None and any(number == stdin.fileno() for number, _ in ready):
+                data = stdin.recv(_STDIN_CHUNK)
+                websocket.send(bytes([_STDIN]) + data if data else _END_OF_STDIN)
+                stdin = stdin if data else None
         if not self._status:
             msg = f"the connection to the program in {self._pod} was lost; it may go on there"
             raise BackendUnavailableError(msg)
@@ -187,18 +179,10 @@ class _ExecSession:
 
     def close(self) -> None:
         """Close the connection."""
-        self._closed = True
-        # the thread that reads stdin may wait for a slot
-        self._stdin_slots.release()
         self._websocket.close()
-        self._wake_reader.close()
-        self._wake_writer.close()
-
-    def _send(self) -> None:
-        self._websocket.flush()
-        while self._out and not self._websocket.buffered:
-            self._websocket.send(self._out.popleft())
-            self._stdin_slots.release()
+        # the reader's first: a thread that writes gets an error
+        for end in self._pair:
+            end.close()
 
     def _handle_message(self, message: bytes) -> None:
         channel, body = message[:1], message[1:]
