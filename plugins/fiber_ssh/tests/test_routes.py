@@ -108,6 +108,17 @@ def test_the_route_of_one_host(reached, urls, settings, expected):
     assert routes_of([Link("alpha", "10.0.0.2", reached)], urls, **settings) == [expected]
 
 
+def test_a_host_has_longer_to_answer_than_to_be_connected_to(monkeypatch):
+    def run(link, argv, *, timeout):
+        # a Python has to start there, on a machine that may be busy
+        if timeout < 20.0:
+            raise BackendUnavailableError("python3 could not be run to its end: it took too long")
+        return CommandResult(0, "[true]", "")
+
+    monkeypatch.setattr(routes, "run", run)
+    assert routes_of([Link("alpha", ALPHA)], connect_timeout=1.0) == [DIALLED]
+
+
 @pytest.mark.parametrize(
     "settings, refusal, answer, words",
     [

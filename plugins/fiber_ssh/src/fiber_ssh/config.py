@@ -48,6 +48,8 @@ class SshTiming(Durations):
     answer: float = 20.0
     #: for a device probe
     device_probe: float = 30.0
+    #: for a host to report what it can dial, which takes a Python to start there
+    route_probe: float = 30.0
     #: for a connection that dropped to be made again, before its host is said not to answer
     reconnect: float = 10.0
     #: that the first job waits for other hosts, once one has answered

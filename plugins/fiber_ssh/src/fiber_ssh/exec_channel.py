@@ -256,7 +256,9 @@ def run(
             reader.join(timeout)
             code = channel.recv_exit_status()
     except CONNECTION_ERRORS as error:
-        msg = f"{argv[0]} could not be run to its end: {error or type(error).__name__}"
+        is_late = isinstance(error, TimeoutError)
+        words = f"it took more than {timeout:g} s" if is_late else error or type(error).__name__
+        msg = f"{argv[0]} could not be run to its end: {words}"
         raise BackendUnavailableError(msg) from error
     _, marker, answer = output.partition(MARKER)
     if not marker:

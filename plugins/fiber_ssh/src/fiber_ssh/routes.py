@@ -14,7 +14,7 @@ import attrs
 from fiber.backend_parts.threads import run_at_once
 from fiber.exceptions import BackendUnavailableError
 from fiber_ssh.agent_link import AgentLink
-from fiber_ssh.config import SshConfig
+from fiber_ssh.config import SshConfig, SshTiming
 from fiber_ssh.exec_channel import run
 from fiber_ssh.streams import stream_refusal
 
@@ -77,10 +77,17 @@ class Router:
     Args:
         config: the settings.
         links: returns the connections of all hosts, in the user's order.
+        timing: durations.
     """
 
-    def __init__(self, config: SshConfig, links: Callable[[], Sequence[AgentLink]]) -> None:
+    def __init__(
+        self,
+        config: SshConfig,
+        links: Callable[[], Sequence[AgentLink]],
+        timing: SshTiming = SshTiming(),
+    ) -> None:
         self._config = config
+        self._timing = timing
         self._links = links
         self._lock = threading.Lock()
         self._program: Address | None = None
@@ -155,12 +162,13 @@ class Router:
         next_host = None if other is None or other.info is None else other.info.ssh_address
         asked = [*addresses, next_host] if next_host else addresses
         argv = [link.host.python, "-I", "-S", "-c", _DIAL_PROGRAM, json.dumps(asked)]
-        answer = run(link.transport, argv, timeout=self._config.connect_timeout)
+        words = ""
         try:
-            dialled = [bool(one) for one in json.loads(answer.output)]
-        except ValueError as error:
+            answer = run(link.transport, argv, timeout=self._timing.route_probe)
             words = answer.errors.strip()[-500:] or f"exit code {answer.code}"
-            msg = f"host {link.host.name} does not report what it can dial: {words}"
+            dialled = [bool(one) for one in json.loads(answer.output)]
+        except (BackendUnavailableError, ValueError) as error:
+            msg = f"host {link.host.name} does not report what it can dial: {words or error}"
             raise BackendUnavailableError(msg) from error
         reached = [
             address for address, is_reached in zip(asked, dialled, strict=True) if is_reached

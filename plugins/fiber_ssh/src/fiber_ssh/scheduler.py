@@ -84,7 +84,7 @@ class JobScheduler:
         )
         #: True from the first :meth:`start` on, and from :meth:`close` on
         self.is_started = self.is_closed = False
-        self._router = Router(config, lambda: [one.link for one in self.host_states])
+        self._router = Router(config, lambda: [one.link for one in self.host_states], self.timing)
         self.host_states = HostStates(
             hosts, config, providers, self._make_host_state, self._changed, lease, self.timing
         )
