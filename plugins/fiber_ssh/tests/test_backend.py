@@ -171,6 +171,8 @@ def test_a_silent_host_is_given_up_and_its_jobs_end_by_themselves(driver_with, w
         end = reached(driver, job, JobState.FAILED)
         with pytest.raises(BackendUnavailableError, match="alpha"):
             driver.backend.exec(job, ["true"])
+        with pytest.raises(BackendUnavailableError, match="alpha"):
+            next(driver.backend.logs(job))
         # by its own clock, for nobody can tell it to
         until_gone(running.processes[0].pid)
         other = driver.submit(programs.exit_with(0))
@@ -319,3 +321,5 @@ def test_a_pattern_that_names_nothing_is_an_error_of_the_job(
     end = reached(driver, job, JobState.FAILED)
     assert end.reason == Reason(ReasonKind.START)
     assert "no such file" in end.message
+    # it has written nothing, and its host has never heard of it
+    assert list(driver.backend.logs(job)) == []

@@ -100,6 +100,14 @@ def test_nothing_is_placed_outside_of_the_folder(host, path):
         host.take({path: b"one"})
 
 
+def test_a_folder_that_takes_none_is_named_in_one_sentence(host, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(RuntimeError) as caught:
+        host.take({"a": b"one"}, folder=str(tmp_path / "file" / "in"))
+    told = f"they cannot be kept there: Not a directory {tmp_path / 'file' / 'in'}\n"
+    assert str(caught.value) == told
+
+
 def test_content_that_nobody_asked_for_in_a_month_is_removed_unless_somebody_takes_files(host):
     host.take({"a": b"one", "b": b"two"})
     content = host.root / "files" / digest(b"one")

@@ -111,14 +111,14 @@ class SshBackend(Backend):
     def logs(self, job: Job, *, tail: int | None = None, follow: bool = False) -> Iterator[str]:
         """Yield the lines that a job wrote, without their newlines."""
         submission = self._scheduler.submission(job.id)
-        # it has written nothing before it has a host
-        if (
-            submission is not None
-            and submission.host is None
-            and not (follow and self._scheduler.wait_assigned(job.id))
-        ):
-            return iter(())
+        if submission is not None:
+            # it has written nothing before it has a host, nor where it ended before its host had it
+            if submission.host is None and not (follow and self._scheduler.wait_assigned(job.id)):
+                return iter(())
+            if self._scheduler.feed.end(job.id) and not submission.confirmed:
+                return iter(())
         host_state = self._host_state(job)
+        self._scheduler.host_states.wait_reconnected(host_state)
         pieces: queue.SimpleQueue[bytes | BackendError | None] = queue.SimpleQueue()
         link = host_state.link
         one = link.followers.add(

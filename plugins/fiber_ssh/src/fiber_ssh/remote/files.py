@@ -31,7 +31,11 @@ def receive_files(root: str) -> None:
         with contextlib.suppress(OSError):
             # where there are no locks nothing is removed
             fcntl.flock(users, fcntl.LOCK_SH)
-        _receive_files(root, store)
+        try:
+            _receive_files(root, store)
+        except OSError as error:
+            where = f" {error.filename}" if error.filename else ""
+            sys.exit(f"they cannot be kept there: {error.strerror or error}{where}")
 
 
 def _receive_files(root: str, store: str) -> None:

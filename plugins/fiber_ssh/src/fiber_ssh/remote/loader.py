@@ -68,7 +68,9 @@ def _unpack(archive: bytes, path: str) -> None:
         shutil.rmtree(new, ignore_errors=True)
         # somebody else may have been first
         if not os.path.isdir(path):
-            sys.exit("fiber cannot keep its files: " + str(error))
+            sys.exit(
+                "fiber cannot keep its files: " + str(error) + "; name a folder with FIBER_SSH_ROOT"
+            )
 
 
 def _main() -> None:
