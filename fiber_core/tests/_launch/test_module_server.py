@@ -209,7 +209,8 @@ def stuck(tmp_path):
         packages = tmp_path / "site-packages"
         packages.mkdir()
         (packages / "stuck.py").write_text(
-            f"import os, sys, time\nif sys.argv[0] == '-c':\n    {does}\n"
+            "import os, time\nfrom pathlib import Path\n"
+            f"if Path('/proc/self/comm').read_text() == 'fiber-superv\\n':\n    {does}\n"
         )
         (tmp_path / "program.py").write_text(STUCK)
         return {"PYTHONPATH": str(packages)}
@@ -262,6 +263,35 @@ def test_the_process_that_forks_ends_with_the_program_while_it_imports(tmp_path,
         # until no process has the other end of it any more
         assert (b"KeyboardInterrupt" in process.stderr.read()) == (signum == signal.SIGINT)
     until_gone(int(found.read_text()))
+
+
+READING = """
+import os
+import fiber
+import reads
+
+def tell():
+    print(reads.argv, reads.loaded_by == os.getppid(), flush=True)
+
+if __name__ == "__main__":
+    child = fiber.Process(target=tell)
+    child.start()
+    child.join()
+"""
+
+
+@LINUX
+@pytest.mark.one_host("those that fork on this host")
+def test_packages_read_the_programs_arguments_while_they_are_imported(tmp_path):
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "reads.py").write_text(
+        "import os, sys\nargv, loaded_by = list(sys.argv), os.getpid()\n"
+    )
+    (tmp_path / "program.py").write_text(READING)
+    program = [sys.executable, "program.py", "--debug"]
+    done = ran(program, cwd=tmp_path, env={"PYTHONPATH": str(packages)})
+    assert (done.stdout, done.stderr) == ("['program.py', '--debug'] True\n", "")
 
 
 EFFECTS = """

@@ -147,6 +147,7 @@ def _preloaded_by_test(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("_preloaded_by_test")
 def test_modules_are_preloaded_now_and_by_later_supervisors(driver, caplog):
+    caplog.set_level("DEBUG")
     driver.end(driver.submit("exit_with", b"\0"))
 
     driver.backend.preload(["preloaded_by_test", "no_such_module"])
@@ -156,6 +157,21 @@ def test_modules_are_preloaded_now_and_by_later_supervisors(driver, caplog):
         assert driver.end(driver.submit("main", entry="preload_entry:main")).exit_code == 1
         supervisor_of(driver.backend).kill()
         supervisor_of(driver.backend).wait()
+
+
+def test_modules_are_imported_in_the_folder_of_now(
+    driver, modules_in, tmp_path, monkeypatch, caplog
+):
+    modules_in(reads_file="open('data').close()")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "data").touch()
+    assert forked_with(driver) == []
+    monkeypatch.chdir(tmp_path / "folder")
+
+    driver.backend.preload(["reads_file"])
+
+    assert forked_with(driver) == ["reads_file"]
+    assert caplog.text == ""
 
 
 @pytest.mark.usefixtures("_preloaded_by_test")
@@ -233,6 +249,32 @@ def test_modules_that_start_threads_take_no_others_along_that_came_before(
     assert caplog.text == ""
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import subprocess\nchild = subprocess.Popen(['sleep', '600'])",
+        "import socket\npair = socket.socketpair()",
+        "import signal\nsignal.setitimer(signal.ITIMER_REAL, 600)",
+    ],
+    ids=["a process", "a connection", "a timer"],
+)
+def test_modules_with_what_forks_cannot_use_are_imported_by_each_process(
+    driver, modules_in, source
+):
+    modules_in(bound=source, free="")
+    driver.backend.preload(["bound", "free"])
+    assert forked_with(driver) == ["free"]
+
+
+def test_half_of_a_module_that_needs_what_the_program_does_before_is_not_there(
+    driver, modules_in, caplog
+):
+    modules_in(settings="", models="import settings\nsettings.value", early="", late="")
+    driver.backend.preload(["early", "models", "late"])
+    assert forked_with(driver) == ["early", "late"]
+    assert caplog.text == ""
+
+
 def test_what_the_user_has_named_is_given_up_last_and_with_a_warning(
     driver_with, modules_in, caplog
 ):
@@ -255,7 +297,9 @@ def test_what_the_user_has_named_is_given_up_last_and_with_a_warning(
         "fiber: each process imports starts_again",
         "fiber: each process imports starts_at_last, late",
     ]
-    assert words[0].endswith("the import of starts starts threads or sets up logging")
+    assert words[0].endswith(
+        "the import of starts starts threads or processes, opens connections, sets up logging or fails"
+    )
 
 
 def test_what_ends_the_process_that_forks_takes_nothing_along_that_came_before(
@@ -264,7 +308,7 @@ def test_what_ends_the_process_that_forks_takes_nothing_along_that_came_before(
     modules_in(
         named="",
         early="",
-        ends="import os, sys\nif sys.argv[0] == '-c': os._exit(1)",
+        ends="import os\nos._exit(1)",
         late="",
     )
     driver = driver_with(config=LocalConfig(preload=("named",)))

@@ -1,6 +1,7 @@
 """A supervisor is started with the interpreter's own options and path, or before it is needed."""
 
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +10,10 @@ import pytest
 
 from fiber._agent.supervisor import start
 from fiber._agent.supervisor.messages import SupervisorOptions
-from fiber._agent.supervisor.preload import preload
+from fiber._agent.supervisor.preload import adopt_effects, preload
 from fiber._agent.supervisor.start import discard_prestarted, prestart, start_supervisor
 from fiber.exceptions import BackendUnavailableError
+from supervised import exit_code_of
 
 
 def options(folder):
@@ -131,6 +133,27 @@ def test_it_has_all_the_descriptors_it_may_have_and_jobs_have_the_usual(make):
     (line,) = [line for line in limits.splitlines() if line.startswith("Max open files")]
     assert line.split()[3:5] == [str(hard), str(hard)]
     assert supervised.log(accepted) == f"{lower}\n"
+
+
+def test_signal_handlers_that_modules_set_are_those_of_forks_alone(tmp_path, monkeypatch):
+    (tmp_path / "sets_handlers.py").write_text(
+        "import signal\n"
+        "signal.signal(signal.SIGPIPE, signal.SIG_DFL)\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def check():
+        ignored = signal.getsignal(signal.SIGPIPE)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        preload(["sets_handlers"])
+        assert signal.getsignal(signal.SIGPIPE) == ignored
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
+        adopt_effects()
+        assert signal.getsignal(signal.SIGPIPE) == signal.SIG_DFL != ignored
+        return 7
+
+    assert exit_code_of(check) == 7
 
 
 def test_modules_are_imported_and_failures_returned(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -243,8 +244,7 @@ class Supervisors:
             client = self._client
         if client is not None and client.takes_jobs and new:
             with contextlib.suppress(SupervisorGoneError):
-                for module, words in client.preload(new).items():
-                    log.warning("fiber: the supervisor cannot preload %s: %s", module, words)
+                self._tell_failures(client.preload(new))
 
     def end(self) -> None:
         """End the supervisors with all their jobs; another one may be started afterwards."""
@@ -295,6 +295,7 @@ class Supervisors:
             run_directory=directory,
             master=os.getpid(),
             host=self._host,
+            argv=tuple(map(str, sys.argv)),
             essential=self._essential,
             preload=self._preload,
             environ=dict(os.environ),
@@ -322,7 +323,8 @@ class Supervisors:
             excluded = self._exclude(modules)
             tell = log.warning if any(map(self._is_named, excluded)) else log.debug
             tell(
-                "fiber: each process imports %s itself, as the import of %s starts threads or sets up logging",
+                "fiber: each process imports %s itself, as the import of %s starts threads or processes, opens connections, "
+                "sets up logging or fails",
                 ", ".join(excluded),
                 ", ".join(modules),
             )
@@ -343,12 +345,19 @@ class Supervisors:
             on_status=self._on_job_status,
             on_notice=_tell,
             on_end=ended,
+            on_failures=self._tell_failures,
             on_stuck=stuck,
             on_retired=retired,
             process=process,
             silence=self._silence,
             timing=self._context.timing,
         )
+
+    def _tell_failures(self, failures: Mapping[str, str]) -> None:
+        for module, words in failures.items():
+            # others may need what the program does before it imports them, and each process does it too
+            tell = log.warning if self._is_named(module) else log.debug
+            tell("fiber: the supervisor cannot preload %s: %s", module, words)
 
     def _is_named(self, module: str) -> bool:
         return module in self._named or was_requested(module)

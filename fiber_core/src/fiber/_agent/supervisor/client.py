@@ -399,6 +399,7 @@ class SupervisorClient:
         on_notice: called on that thread with sentences for people.
         on_end: called on that thread once, when no more will come, with the reason; "" where the
             supervisor ended because there was nothing left to do or on request.
+        on_failures: called on that thread with modules that it could not import, and why.
         on_stuck: called on that thread first where it was lost while it imported a module, with its name.
         on_retired: called on that thread once it takes no more jobs, with modules whose import is the reason, if any.
         process: the supervisor, where this process started it: it is killed when it is silent.
@@ -415,6 +416,7 @@ class SupervisorClient:
         on_status: Callable[[str, JobStatus], None],
         on_notice: Callable[[str], None],
         on_end: Callable[[str], None],
+        on_failures: Callable[[Mapping[str, str]], None] = lambda _: None,
         on_stuck: Callable[[str], None] = lambda _: None,
         on_retired: Callable[[tuple[str, ...]], None] = lambda _: None,
         process: subprocess.Popen[bytes] | None = None,
@@ -425,6 +427,7 @@ class SupervisorClient:
         self._on_status = on_status
         self._on_notice = on_notice
         self._on_end = on_end
+        self._on_failures = on_failures
         self._on_stuck = on_stuck
         self._on_retired = on_retired
         self._owns = process is not None
@@ -544,14 +547,19 @@ class SupervisorClient:
         )
 
     def preload(self, modules: tuple[str, ...]) -> Mapping[str, str]:
-        """Have modules imported in this process's environment; returns those that failed, with the reason."""
+        """Have modules imported in this process's environment and folder; returns those that failed, with the reason."""
         environ = dict(os.environ)
+        cwd = None
+        with contextlib.suppress(FileNotFoundError):
+            cwd = os.getcwd()  # noqa: PTH109 - as it is in this process
 
         def replied(_: messages.Reply) -> None:
             self._importing = ""
 
         reply = self._ask(
-            lambda number: messages.Preload(number=number, modules=modules, environ=environ),
+            lambda number: messages.Preload(
+                number=number, modules=modules, environ=environ, cwd=cwd
+            ),
             on_reply=replied,
         )
         assert isinstance(reply, messages.Done)
@@ -610,8 +618,7 @@ class SupervisorClient:
             self._importing = message.module
         elif isinstance(message, messages.Hello):
             self._importing = ""
-            for module, words in message.failures.items():
-                self._on_notice(f"the supervisor cannot preload {module}: {words}")
+            self._on_failures(message.failures)
 
     def _on_lost(self, was_importing: bool) -> None:
         if was_importing and self._importing:

@@ -241,6 +241,8 @@ class SupervisorOptions:
     master: int | None
     #: host name that statuses carry
     host: str
+    #: arguments of the program, which modules read while they are imported; empty: as it was started with
+    argv: tuple[str, ...] = ()
     #: modules of Fiber's that workers need, to import before the first fork
     essential: tuple[str, ...] = ()
     #: modules to import then that workers can do without
@@ -349,6 +351,8 @@ class Preload:
     modules: tuple[str, ...]
     #: the environment to import them in, from which libraries read numbers of threads; None: as it is
     environ: Mapping[str, str] | None = values.field(default=None, repr=False)
+    #: the folder to import them in; None: as it is
+    cwd: str | None = None
 
 
 @values.frozen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import signal
@@ -152,10 +153,19 @@ def _set_variable(name: str, value: str | None) -> None:
         os.environ[name] = value
 
 
+def _handlers_now() -> dict[int, Any]:
+    found = {signum: signal.getsignal(signum) for signum in signal.valid_signals()}
+    # one that was not set by Python is None
+    return {signum: handler for signum, handler in found.items() if handler is not None}
+
+
 def _note_effects(environ: Mapping[str, str], handlers: Mapping[int, Any]) -> None:
-    """Note what has changed since, and give the supervisor its own handlers back."""
-    for signum, handler in handlers.items():
-        now = signal.getsignal(signum)
+    """Note what has changed since, and give the supervisor its own handlers back.
+
+    That waits for the last import, as handlers of a package call those that another has set before.
+    """
+    for signum, now in _handlers_now().items():
+        handler = handlers.get(signum, signal.SIG_DFL)
         if now != handler:
             _handlers[signum] = now
             signal.signal(signum, handler)
@@ -171,8 +181,10 @@ class Preloaded:
 
     #: modules that could not be imported, and why
     failures: Mapping[str, str]
-    #: modules that each process is to import by itself: a fork has none of the threads that the import left,
-    #: and does not set up logging as it would if it had run the program's statements before the import
+    #: modules that each process is to import by itself: a fork has none of the threads and timers that the import
+    #: left, would use its child processes and connections together with others, and does not set up logging as it
+    #: would if it had run the program's statements before the import; nor may there be half of a package whose import
+    #: failed, as one does that the program sets up before
     excluded: tuple[str, ...]
 
 
@@ -184,6 +196,36 @@ def _logging_settings() -> tuple[Any, ...]:
     # not imported here: fiber does without it
     root = getattr(sys.modules.get("logging"), "root", None)
     return (_WARNING,) if root is None else (*root.handlers, root.level)
+
+
+def _kept_by_process() -> set[object]:
+    """What each process should have of its own: threads, child processes, connections, and settings of logging."""
+    from fiber._agent.supervisor import orphans
+
+    # threads of C libraries are not counted: such a library that may be forked starts them again
+    found: set[object] = {
+        *threading.enumerate(),
+        *orphans.children(os.getpid()),
+        _logging_settings(),
+    }
+    folder = "/proc/self/fd"
+    # other systems than Linux have none
+    with contextlib.suppress(OSError):
+        for number in os.listdir(folder):  # noqa: PTH208 - for each module
+            with contextlib.suppress(OSError):
+                opened = os.readlink(f"{folder}/{number}")  # noqa: PTH115 - as above
+                # forks share files of the program, too
+                if opened.startswith(("socket:", "pipe:", "anon_inode:")):
+                    found.add((number, opened))
+    return found
+
+
+def _stop_timers() -> bool:
+    """Stop timers; returns whether there were any."""
+    found = False
+    for which in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+        found = any(signal.setitimer(which, 0)) or found
+    return found
 
 
 def preload(
@@ -203,21 +245,24 @@ def preload(
     if environ is not None:
         replace_environ(environ)
     environ = dict(os.environ)
-    handlers: dict[int, Any] = {signum: signal.getsignal(signum) for signum in HANDLED}
+    handlers, mask = _handlers_now(), signal.pthread_sigmask(signal.SIG_BLOCK, ())
     failures = {}
     excluded = []
+    kept = _kept_by_process()
     for name in modules:
-        threads, settings = threading.active_count(), _logging_settings()
         on_import(name)
+        count = len(sys.modules)
         try:
             importlib.import_module(name)
         except BaseException as error:
             # whatever a module does while it is imported, children can do without the head start
             failures[name] = f"{type(error).__name__}: {error}"
-        # those of C libraries are not counted: such a library that may be forked starts them again
-        if threading.active_count() > threads or _logging_settings() != settings:
+        before, kept = kept, _kept_by_process()
+        is_half = name in failures and len(sys.modules) > count
+        if _stop_timers() or kept - before or is_half:
             excluded.append(name)
     _note_effects(environ, handlers)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()

@@ -288,6 +288,9 @@ class RequestHandler:
                 self._retire((), lambda: channel.send(messages.Done(number=message.number)))
                 return
             modules = message.modules
+            if message.cwd is not None:
+                with contextlib.suppress(OSError):
+                    os.chdir(message.cwd)
         # a process in a job has no other supervisor, and what it asks for might retire this one
         preloaded = self._preload_modules(modules, message.environ)
         done = messages.Done(number=message.number, words=preloaded.failures)
@@ -790,6 +793,8 @@ def main(descriptor: int, reporter: tuple[int, int, int], *, early: bool = False
     for signum in (signal.SIGCHLD, signal.SIGTERM):
         # where the program ignores them: whether an import does so could not be seen
         signal.signal(signum, signal.SIG_DFL)
+    if options.argv:
+        sys.argv[:] = options.argv
     preloaded = preload(options.essential, options.environ)
     if options.preload:
 
