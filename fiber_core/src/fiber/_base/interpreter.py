@@ -1,4 +1,4 @@
-"""This interpreter: its memory, its start method, and what its end must not call.
+"""This interpreter: its memory, its folder, its start method, and what its end must not call.
 
 All names of multiprocessing's start methods mean Fiber's own start. The program's choice is remembered
 and passed to children, because libraries ask for it.
@@ -20,6 +20,14 @@ LEAST_KEPT, _MOST_KEPT = 64 * 2**20, 256 * 2**20
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 #: the largest value of the second one, to which the C library raises it by itself too
 _LARGEST_OF_HEAP = 32 * 2**20
+
+
+def working_folder() -> str | None:
+    """This process's working directory; None where it was removed."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - pathlib is imported later
+    except FileNotFoundError:
+        return None
 
 
 def resident(pid: int | None = None) -> int | None:

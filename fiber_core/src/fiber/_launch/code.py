@@ -34,9 +34,9 @@ from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 from fiber._base.entry_points import import_paths
+from fiber._base.interpreter import working_folder
 from fiber._base.threads import CallbackThread
 from fiber._launch import module_server
-from fiber._launch.preparation import working_folder
 from fiber.exceptions import StartError
 
 __all__ = [

@@ -10,9 +10,9 @@ import os
 import signal
 import sys
 from multiprocessing import context, process, util
-from pathlib import Path
 from typing import Any
 
+from fiber._base.interpreter import working_folder
 from fiber._wire import codec
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "UnguardedMainError",
     "added_by_libraries",
     "ignores_interrupts",
-    "working_folder",
 ]
 
 #: keys of the stdlib's data
@@ -106,14 +105,6 @@ def added_by_libraries(name: str) -> dict[str, Any]:
     finally:
         default._actual_context = chosen  # noqa: SLF001 - as above
     return {key: value for key, value in data.items() if key not in _KNOWN}
-
-
-def working_folder() -> str | None:
-    """This process's working directory; None where it was removed."""
-    try:
-        return str(Path.cwd())
-    except FileNotFoundError:
-        return None
 
 
 def ignores_interrupts() -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fiber._base.interpreter import working_folder
 from fiber.cli.options import (
     BackendCommand,
     backend_option,
@@ -323,7 +324,8 @@ def command(
         argv=words,
         env={**_environment(session), **dict(variables)},
         unset_env=_NOT_PASSED_ON,
-        cwd=_working_directory() if session.info.capabilities.same_host else None,
+        # where it was removed, the job may not need it
+        cwd=working_folder() if session.info.capabilities.same_host else None,
         resources=ResourceRequest(cpu=config.cpu, memory=config.memory, devices=requested),
         image=config.image if session.info.capabilities.images and not image_file else None,
         volumes=volumes,
@@ -341,14 +343,6 @@ def command(
 def _environment(session: Session) -> dict[str, str]:
     named = {key: os.environ[key] for key in session.config.env if key in os.environ}
     return {**named, **session.config.to_environ(), "FIBER_BACKEND": session.info.name}
-
-
-def _working_directory() -> str | None:
-    try:
-        return str(Path.cwd())
-    except FileNotFoundError:
-        # it was removed; the job may not need it
-        return None
 
 
 def _detached(session: Session, spec: JobSpec, image_file: str | None) -> int:

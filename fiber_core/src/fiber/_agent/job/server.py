@@ -51,6 +51,7 @@ from fiber._agent.supervisor.messages import SupervisorOptions
 from fiber._agent.supervisor.preload import preload
 from fiber._agent.supervisor.runner import JobRunner, Launch
 from fiber._base import entry_points, values
+from fiber._base.interpreter import working_folder
 from fiber._base.threads import Loop, drained, wake
 from fiber._tunnel import is_route
 from fiber._wire.descriptors import (
@@ -94,14 +95,6 @@ class JobFolder:
         """Remove the folder and give up the claim."""
         remove_claimed(self.path)
         self._claim.release()
-
-
-def working_directory() -> str:
-    """Current working directory; ``/`` where it was removed."""
-    try:
-        return os.getcwd()  # noqa: PTH109 - a word, and no object
-    except FileNotFoundError:
-        return "/"
 
 
 def sweep() -> list[str]:
@@ -396,7 +389,7 @@ class JobServer:
             job_id=self._ident,
             spec=spec,
             environ=environment(os.environ, spec),
-            cwd=working_directory(),
+            cwd=working_folder() or "/",
             owner=None,
             answer=self._on_started,
         )

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fiber._agent.supervisor.kernel import blocked
+from fiber._base.interpreter import working_folder
 
 if TYPE_CHECKING:
     from fiber._agent.supervisor.messages import SupervisorOptions
@@ -138,16 +139,9 @@ def python() -> str:
 
 def _command(python: str) -> tuple[str, ...]:
     """Command of a supervisor started now: interpreter, options, unfinished program, folder."""
-    folder = _folder()
+    # where it was removed, some interpreters cannot even start
+    folder = working_folder() or "/"
     return python, *_interpreter_options(), _program(folder), folder
-
-
-def _folder() -> str:
-    try:
-        return os.getcwd()  # noqa: PTH109 - pathlib is imported later
-    except FileNotFoundError:
-        # it was removed; some interpreters cannot even start in such a place
-        return "/"
 
 
 def _program(folder: str) -> str:

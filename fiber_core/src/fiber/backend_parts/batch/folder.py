@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from fiber._base import values
+from fiber._base.interpreter import working_folder
 from fiber.backend_parts import first
 from fiber.backend_parts.batch import node
 from fiber.backend_parts.liveness import Claim, Liveness, liveness_of, remove_claimed
@@ -162,7 +163,8 @@ class RunFolder:
             "env": dict(env),
             "unset": sorted(spec.unset_env),
             "cwd": spec.cwd,
-            "here": _here(),
+            # where a job runs that names no directory, if its node sees it
+            "here": working_folder(),
             "private": spec.private is not None,
             "streams": streams,
             "host_variable": host_variable,
@@ -285,14 +287,6 @@ def end_of(word: str) -> Ended | None:
 
 def _submitted(line: bytes) -> Submitted:
     return Submitted(**{**(found := json.loads(line)), "argv": tuple(found["argv"])})
-
-
-def _here() -> str | None:
-    """This process's directory: where a job runs that names none, if its node sees it."""
-    try:
-        return str(Path.cwd())
-    except FileNotFoundError:
-        return None
 
 
 def _read_json(path: Path) -> dict[str, Any]:
