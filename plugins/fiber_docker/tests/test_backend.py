@@ -121,6 +121,16 @@ def test_a_missing_engine_is_named(monkeypatch, started, told):
         backend.capacity()
 
 
+@pytest.mark.parametrize("settings, variable", [({"context": "none"}, ""), ({}, "none")])
+def test_an_unknown_context_is_an_error_and_not_the_default_engine(monkeypatch, settings, variable):
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setenv("DOCKER_CONTEXT", variable)
+    backend = DockerBackend(BackendContext(config=DockerConfig(**settings)))
+
+    with pytest.raises(BackendUnavailableError, match=r"no docker context 'none'; .* context ls"):
+        backend.capacity()
+
+
 @pytest.mark.parametrize(
     "url, warned", [("http://far:1", True), ("https://far:1", False), ("http://[::1]:1", False)]
 )

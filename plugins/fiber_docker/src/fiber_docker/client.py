@@ -17,6 +17,7 @@ import docker
 import requests
 import urllib3
 from docker.context import ContextAPI
+from docker.context.config import get_current_context_name
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
 from fiber.backend_parts.containers import innermost
@@ -104,9 +105,17 @@ class Client:
             podman = endpoint.podman_socket(environ)
             if podman is not None:
                 environ["DOCKER_HOST"] = podman
-        named = environ.get("DOCKER_HOST") or ContextAPI.kwargs_from_context(
-            environment=environ
-        ).get("base_url")
+        named = environ.get("DOCKER_HOST")
+        if not named:
+            context = environ.get("DOCKER_CONTEXT") or get_current_context_name()
+            if ContextAPI.get_context(context) is None:
+                # the SDK would take the default one
+                msg = (
+                    f"there is no docker context {context!r}; `docker context ls` lists them: set "
+                    "FIBER_DOCKER_CONTEXT, DOCKER_CONTEXT or DOCKER_HOST, or run `docker context use`"
+                )
+                raise BackendUnavailableError(msg)
+            named = ContextAPI.kwargs_from_context(context).get("base_url")
         # the SDK puts one more scheme before a socket's
         self.url = (named or self.url).removeprefix("http+")
         if self.url.startswith("unix://"):
