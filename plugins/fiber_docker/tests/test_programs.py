@@ -31,6 +31,11 @@ if __name__ == "__main__":
 """
 
 FIBER = "/usr/local/lib/python3*/*-packages/fiber"
+#: its Python has the header of a program for 64-bit ARM, as far as a kernel reads it
+OTHER_CPU = (
+    "python=$(command -v python3); rm $python; "
+    r"printf '\177ELF\2\1\1\0\0\0\0\0\0\0\0\0\2\0\267\0' >$python; chmod 755 $python"
+)
 
 
 def changed(engine, script):
@@ -54,6 +59,7 @@ def changed(engine, script):
             "99.1.0",
             id="another fiber",
         ),
+        pytest.param(OTHER_CPU, "for another kind of CPU than the engine's", id="another CPU"),
     ],
 )
 def test_an_image_that_does_not_fit_is_reported(engine, run_program, script, named):

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
+from fiber._base import values
 from fiber.backend_parts.containers import timestamp
 from fiber.backend_parts.feed import Feed, failed, with_log_tail
 from fiber.backend_parts.watch import RunWatch
@@ -27,6 +28,11 @@ _RUNNING = {"start": JobState.RUNNING, "unpause": JobState.RUNNING, "pause": Job
 #: Docker's action and Podman's
 _DIED = frozenset({"die", "died"})
 _REMOVED = frozenset({"destroy", "remove"})
+#: a kernel's words for a program of another one, or of a kind of CPU that it does not run on
+_OTHER_CPU = "exec format error"
+_OTHER_CPU_ADVICE = (
+    "its image may be for another kind of CPU than the engine's; build or pull it with --platform"
+)
 #: status of a job whose container is gone, unless the event of its end comes
 REMOVED_UNSEEN = failed(
     ReasonKind.UNKNOWN, "its container was removed before its end was seen", -signal.SIGKILL
@@ -127,8 +133,11 @@ class Watch(RunWatch):
             self._feed.publish(job, JobStatus(state=_RUNNING[action]))
         elif action in _DIED:
             code = int(attributes.get("exitCode") or attributes.get("containerExitCode") or 0)
+            tail = self._starter.log_tail(job.id)
             status = self._ended(container, code, attributes)
-            self._feed.publish(job, with_log_tail(status, self._starter.log_tail(job.id)))
+            if any(_OTHER_CPU in line for line in tail):
+                status = values.evolve(status, message=f"{status.message}: {_OTHER_CPU_ADVICE}")
+            self._feed.publish(job, with_log_tail(status, tail))
         elif action == "oom":
             self._oom.add(container)
         elif action in _REMOVED and not self._starter.reports_end(job.id):
