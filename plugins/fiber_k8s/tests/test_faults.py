@@ -110,10 +110,11 @@ class TestBeginning:
             assert job.result(60).id
         assert caplog.text.count("still trying") == 1
 
-    def test_a_refusal_is_reported_at_once(self, site, backend, caplog):
+    @pytest.mark.parametrize("verb", ["list", "watch"])
+    def test_a_refusal_is_reported_at_once(self, site, backend, caplog, verb):
         with (
-            site.cluster.refuse(403, matching=lambda call: call.verb == "list") as refusal,
-            pytest.raises(SubmitError, match="refused to list pods"),
+            site.cluster.refuse(403, matching=lambda call: call.verb == verb) as refusal,
+            pytest.raises(SubmitError, match=f"refused to {verb} pods"),
         ):
             site.start(backend)
         assert refusal.count == 1

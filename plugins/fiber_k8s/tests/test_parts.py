@@ -65,6 +65,8 @@ class TestErrors:
             (403, NO_ACCOUNT.format("jobs"), "--namespace lab --service-account jobs | kubectl"),
             (403, NO_ACCOUNT.format("default"), "kubectl get sa -n lab"),
             (403, 'violates PodSecurity "restricted:latest": …', "FIBER_K8S_SECURITY=restricted"),
+            (403, "unable to create … because it is being terminated", "FIBER_K8S_NAMESPACE"),
+            (404, 'namespaces "lab" not found', "kubectl create namespace lab"),
         ],
     )
     def test_advice_is_part_of_the_error(self, status, message, found):

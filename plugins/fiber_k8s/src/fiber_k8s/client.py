@@ -33,6 +33,7 @@ _TRIES = 6
 _TRANSIENT = frozenset({500, 502, 503, 504})
 #: conflict of two creations in one quota; the server gives up after three tries of its own
 _RACE = re.compile(r"quotas\S* .*the object has been modified")
+_NO_NAMESPACE = re.compile(r'namespaces "(?P<name>[^"]+)" not found')
 _ACCOUNT = re.compile(
     r"error looking up service account (?P<where>[^/\s]+)/(?P<name>\S+): serviceaccount"
 )
@@ -75,8 +76,15 @@ def advice(status: int, message: str) -> str:
     """Return how to fix a refusal, as the end of a sentence; "" where the message says it all."""
     if status == 401:
         return "; the credentials are not accepted: log in again, or see `kubectl auth whoami`"
+    if status == 404 and (missing := _NO_NAMESPACE.search(message)):
+        return (
+            f"; make it: kubectl create namespace {missing['name']}, or name another one with "
+            "FIBER_K8S_NAMESPACE"
+        )
     if status != 403:
         return ""
+    if "because it is being terminated" in message:
+        return "; name a namespace that stays with FIBER_K8S_NAMESPACE"
     if account := _ACCOUNT.search(message):
         where, name = account["where"], account["name"]
         if name == rbac.DEFAULT_ACCOUNT:

@@ -70,7 +70,7 @@ class Watch(RunWatch):
             _break(response)
 
     def may_pass(self, error: FiberError) -> bool:
-        """Return whether the first list may be retried; a missing configuration is not."""
+        """Return whether the first attempt may be retried; a missing configuration or right is not."""
         if isinstance(error, ApiError):
             passes = error.is_transient or error.status == 429
         else:
@@ -94,7 +94,6 @@ class Watch(RunWatch):
         while True:
             if self._version is None:
                 self._list()
-                self.set_ready()
             try:
                 self._follow()
             except Expired:
@@ -160,6 +159,8 @@ class Watch(RunWatch):
                 raise Expired from error
             raise
         self._response = response
+        # not after the list already: who may list pods may not be allowed to watch them
+        self.set_ready()
         if self.is_closed:
             _break(response)
         try:
