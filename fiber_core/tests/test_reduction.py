@@ -75,6 +75,30 @@ def test_none_is_left_of_an_item_that_cannot_be_pickled(tmp_path, kind):
         until(lambda: open_descriptors(file.name) == 1)
 
 
+def made_beside(path, other):
+    """A log and something else; of this process's descriptors only the log's is open for the path."""
+    log = Log(path.open("a"))
+    return log, (other() if other is not None else lambda: None)
+
+
+@on_one_host
+def test_none_is_left_where_it_is_made_for_each_of_two_pickles(tmp_path):
+    """The first one is given up at the lambda."""
+    path = tmp_path / "log"
+    queue = fiber.Queue()
+    with path.open("a") as file:
+        queue.put((Log(file), lambda: None))
+        write(queue.get()[0], "item ")
+        until(lambda: open_descriptors(path) == 1)
+    with fiber.Pool(1) as pool:
+        write(pool.apply(made_beside, (path, None))[0], "result")
+        until(lambda: pool.apply(open_descriptors, (path,)) == 0)
+        with pytest.raises(fiber.pool.MaybeEncodingError):
+            pool.apply(made_beside, (path, threading.Lock))
+        until(lambda: pool.apply(open_descriptors, (path,)) == 0)
+    assert path.read_text() == "item result"
+
+
 @on_one_host
 def test_a_handle_goes_through_a_pipe_and_is_the_same_open_file():
     here, there = fiber.Pipe()

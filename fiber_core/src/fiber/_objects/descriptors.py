@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fiber._objects import protocol, store
 from fiber._objects.address import Address, Kind
-from fiber._objects.handle import issue, issue_until_released
+from fiber._objects.handle import issue_for_message, issue_until_released
 from fiber._objects.owned_object import OwnedObject
 from fiber._objects.pipe import packets
 from fiber._objects.pipe.end import Fetching
@@ -146,21 +146,16 @@ def _lent(original: Any, descriptor: int, otherwise: str) -> tuple[Address, int]
         )
         raise TypeError(msg)
     made = _made.setdefault(envelope, {})
-    if id(original) not in made:
+    is_message = isinstance(envelope, MessageEnvelope)
+    if id(original) not in made or (is_message and id(original) not in envelope.references):
         shared = SharedDescriptor(process, os.dup(descriptor))
-        made[id(original)] = original, shared.address, _issue(shared, envelope)
+        reference_id = (
+            issue_for_message(original, shared, 0, envelope)
+            if is_message
+            else issue_until_released(shared, 0, envelope)
+        )
+        made[id(original)] = original, shared.address, reference_id
     return made[id(original)][1:]
-
-
-def _issue(shared: SharedDescriptor, envelope: Any) -> int:
-    """Id of a new reference, which lasts as long as an envelope."""
-    if not isinstance(envelope, MessageEnvelope):
-        return issue_until_released(shared, 0, envelope)
-    reference_id = issue(shared, 0, envelope.uses)
-    address = shared.address
-    parts = address.ident, address.urls, address.target, reference_id
-    envelope.references[reference_id] = parts
-    return reference_id
 
 
 def _load_socket(

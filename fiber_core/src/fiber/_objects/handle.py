@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 import secrets
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from multiprocessing.context import get_spawning_popen
 from typing import Any, Protocol
 
@@ -214,18 +214,7 @@ class Handle:
         shared, end = self._object, self._end
         envelope = codec.envelope()
         if isinstance(envelope, MessageEnvelope):
-            made = envelope.references.get(id(self))
-            if made is not None:
-                return made[3]
-            reference_id = issue(shared, end, envelope.uses)
-            address = shared.address_in(envelope.auth_domain)
-            envelope.references[id(self)] = (
-                address.ident,
-                address.urls,
-                address.target,
-                reference_id,
-            )
-            return reference_id
+            return issue_for_message(self, shared, end, envelope)
         if envelope is None:
             lasting = _lasting_ids.setdefault(shared, {})
             if end not in lasting:
@@ -272,6 +261,19 @@ def issue(shared: SharedObject, end: int, uses: int) -> int:
     return reference_id
 
 
+def issue_for_message(
+    original: object, shared: SharedObject, end: int, envelope: MessageEnvelope
+) -> int:
+    """Id of the reference that a message's pickle of an object has; the object lives as long as that is made."""
+    made = envelope.references.get(id(original))
+    if made is None:
+        reference_id = issue(shared, end, envelope.uses)
+        address = shared.address_in(envelope.auth_domain)
+        made = address.ident, address.urls, address.target, reference_id
+        envelope.refer(id(original), made, _void_references)
+    return made[3]
+
+
 def issue_until_released(shared: SharedObject, end: int, envelope: Any) -> int:
     """As :func:`issue`, for as long as the pickle's envelope: a process, or a call."""
     reference_id = issue(shared, end, getattr(envelope, "processes", ANY))
@@ -301,7 +303,8 @@ def encode(value: Any, uses: int = 1, *, auth_domain: str | None = None) -> Item
     try:
         pickled = codec.pickled(value, envelope)
     except BaseException:
-        _void_references(envelope)
+        # of what was pickled before the error: the end of this process would wait until it is loaded
+        envelope.void()
         raise
     if envelope.references:
         return ItemWithReferences.of(envelope.references.values(), pickled)
@@ -330,17 +333,15 @@ def encode_into(
     try:
         stream = codec.pickled_into(make, value)
     except BaseException:
-        _void_references(envelope)
+        envelope.void()
         raise
     finally:
         codec.set_envelope(before)
     return stream, list(envelope.references.values())
 
 
-def _void_references(envelope: MessageEnvelope) -> None:
-    # of what was pickled before the error: nobody will load it, and the end of this process would wait for that
-    if envelope.references:
-        store.current().void_references(envelope.references.values())
+def _void_references(references: Iterable[Reference]) -> None:
+    store.current().void_references(references)
 
 
 def decode(item: Item) -> Any:

@@ -346,9 +346,13 @@ class Outcomes(list[Any]):
 
 def _dumps(value: Any) -> list[frames.Buffer]:
     # references in a result are held for its receiver, not for as long as this process lives
-    before = codec.set_envelope(codec.MessageEnvelope())
+    envelope = codec.MessageEnvelope()
+    before = codec.set_envelope(envelope)
     try:
         return codec.dumps(value)
+    except BaseException:
+        envelope.void()
+        raise
     finally:
         codec.set_envelope(before)
 

@@ -184,6 +184,10 @@ class _Writable(Protocol):
 Stream = TypeVar("Stream", bound=_Writable)
 
 
+#: process, its addresses, object and id, see :mod:`fiber._objects.address`
+_Reference: TypeAlias = tuple[str, tuple[str, ...], int, int]
+
+
 class MessageEnvelope:
     """Envelope of one message: collects the references to shared objects in its pickle.
 
@@ -192,13 +196,27 @@ class MessageEnvelope:
         auth_domain: authentication domain of the receiver; None for a process of this run.
     """
 
-    __slots__ = ("__weakref__", "auth_domain", "references", "uses")
+    __slots__ = ("__weakref__", "_void", "auth_domain", "references", "uses")
 
     def __init__(self, uses: int = 1, auth_domain: str | None = None) -> None:
         self.uses = uses
         self.auth_domain = auth_domain
-        #: by id of the handle, so that pickling an object twice makes one reference
-        self.references: dict[int, tuple[str, tuple[str, ...], int, int]] = {}
+        #: by id of the object, so that pickling it twice makes one reference
+        self.references: dict[int, _Reference] = {}
+        self._void: Callable[[Iterable[_Reference]], None] | None = None
+
+    def refer(
+        self, key: int, reference: _Reference, void: Callable[[Iterable[_Reference]], None]
+    ) -> None:
+        """Add a reference; ``void`` is called with those that nobody will load."""
+        self.references[key] = reference
+        self._void = void
+
+    def void(self, kept: int = 0) -> None:
+        """Void references, save the first ones: nobody will load the pickle that they were made for."""
+        voided = [self.references.pop(key) for key in list(self.references)[kept:]]
+        if voided and self._void is not None:
+            self._void(voided)
 
 
 def register_when_imported(library: str, register: Callable[[], bool]) -> None:
@@ -245,6 +263,18 @@ def set_envelope(envelope: Any) -> Any:
     return before
 
 
+def _reference_count() -> int:
+    envelope = getattr(_local, "envelope", None)
+    return len(envelope.references) if isinstance(envelope, MessageEnvelope) else 0
+
+
+def _void_references_after(count: int) -> None:
+    """Void those of a pickle that is not sent: the next one of the same value may refer to other objects."""
+    envelope = getattr(_local, "envelope", None)
+    if isinstance(envelope, MessageEnvelope):
+        envelope.void(count)
+
+
 def pickled(value: Any, envelope: Any = None) -> bytes:
     """Pickle with nothing out of band, so that the value may change afterwards.
 
@@ -258,11 +288,13 @@ def pickled(value: Any, envelope: Any = None) -> bytes:
     before = None if envelope is None else set_envelope(envelope)
     try:
         if _main_by_reference or main_by_reference():
+            references = 0 if envelope is not None else _reference_count()
             try:
                 return pickle.dumps(value, 5)
             except Exception as error:
                 if isinstance(error, RecursionError):
                     raise
+                _void_references_after(references)
         return _pickled_by_value(io.BytesIO, value, None).getvalue()
     finally:
         if envelope is not None:
@@ -286,6 +318,8 @@ def pickled_into(make: Callable[[], Stream], value: Any) -> Stream:
         except Exception as error:
             if isinstance(error, RecursionError):
                 raise
+            # the message is this pickle alone
+            _void_references_after(0)
         else:
             return stream
     return _pickled_by_value(make, value, None)
@@ -335,6 +369,7 @@ def split(
         except Exception as error:
             if isinstance(error, RecursionError):
                 raise
+            _void_references_after(0)
 
     def make() -> io.BytesIO:
         del buffers[before:]
@@ -418,6 +453,7 @@ def _pickled_by_value(
     kind = value_pickler()
     stream = make()
     pickler = kind(stream, place, reducers)
+    references = _reference_count()
     try:
         pickler.dump(value)
     except RecursionError:
@@ -425,6 +461,7 @@ def _pickled_by_value(
     except Exception as error:
         if not pickler.has_globals:
             raise
+        _void_references_after(references)
         stream = make()
         try:
             kind(stream, place, reducers, tried=set()).dump(value)
@@ -521,6 +558,7 @@ def _make_pickler() -> type[Any]:
                 # functions have globals of their own, and may refer to each other
                 return value
             tried.add(id(value))
+            references = _reference_count()
             try:
                 # no buffer is copied
                 trial = ValuePickler(io.BytesIO(), lambda _: False, self._reducers, tried)
@@ -529,6 +567,7 @@ def _make_pickler() -> type[Any]:
                 return _LeftOut(error)
             finally:
                 tried.discard(id(value))
+                _void_references_after(references)
             return value
 
     return ValuePickler
