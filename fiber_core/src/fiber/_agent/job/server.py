@@ -48,7 +48,7 @@ from fiber._agent.supervisor.child import InChild, become, environment
 from fiber._agent.supervisor.jobs import JobEntry, JobTable
 from fiber._agent.supervisor.journal import Journal
 from fiber._agent.supervisor.messages import SupervisorOptions
-from fiber._agent.supervisor.preload import preload
+from fiber._agent.supervisor.preload import preload_fibers
 from fiber._agent.supervisor.runner import JobRunner, Launch
 from fiber._base import entry_points, values
 from fiber._base.interpreter import working_folder
@@ -615,7 +615,7 @@ def main() -> int:
     kernel.set_title(_TITLE)
     limit = raise_limit_to_hard()
     unix = config.instructions.urls[0].startswith("unix:")
-    preload((*PRELOAD, *(() if unix else _TRANSPORT)))
+    preload_fibers((*PRELOAD, *(() if unix else _TRANSPORT)))
     server = JobServer(config, tunnel=tunnel, descriptor_limit=limit)
     try:
         server.serve()

@@ -228,13 +228,38 @@ def _stop_timers() -> bool:
     return found
 
 
+def _import(name: str, failures: dict[str, str]) -> None:
+    try:
+        importlib.import_module(name)
+    except BaseException as error:
+        # whatever a module does while it is imported, children can do without the head start
+        failures[name] = f"{type(error).__name__}: {error}"
+
+
+def preload_fibers(
+    modules: Iterable[str], environ: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Import modules of Fiber's, or that have no more effects; returns those that could not be imported, and why.
+
+    Args:
+        modules: their names.
+        environ: as of :func:`preload`.
+    """
+    if environ is not None:
+        replace_environ(environ)
+    failures: dict[str, str] = {}
+    for name in modules:
+        _import(name, failures)
+    return failures
+
+
 def preload(
     modules: Iterable[str],
     environ: Mapping[str, str] | None = None,
     *,
     on_import: Callable[[str], None] = lambda _: None,
 ) -> Preloaded:
-    """Import modules.
+    """Import modules of any kind.
 
     Args:
         modules: their names.
@@ -246,17 +271,13 @@ def preload(
         replace_environ(environ)
     environ = dict(os.environ)
     handlers, mask = _handlers_now(), signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    failures = {}
+    failures: dict[str, str] = {}
     excluded = []
     kept = _kept_by_process()
     for name in modules:
         on_import(name)
         count = len(sys.modules)
-        try:
-            importlib.import_module(name)
-        except BaseException as error:
-            # whatever a module does while it is imported, children can do without the head start
-            failures[name] = f"{type(error).__name__}: {error}"
+        _import(name, failures)
         before, kept = kept, _kept_by_process()
         is_half = name in failures and len(sys.modules) > count
         if _stop_timers() or kept - before or is_half:

@@ -27,7 +27,7 @@ from fiber._agent.supervisor.journal import Journal, read_ids
 from fiber._agent.supervisor.messages import HEADER, Channel, Decoder, SupervisorOptions
 from fiber._agent.supervisor.orphans import DETACHED_TITLE, SUPERVISOR_TITLE
 from fiber._agent.supervisor.output import Sink
-from fiber._agent.supervisor.preload import Preloaded, is_fibers, preload
+from fiber._agent.supervisor.preload import Preloaded, is_fibers, preload, preload_fibers
 from fiber._agent.supervisor.runner import JobRunner, Launch
 from fiber._base import values
 from fiber._base.threads import Loop, Timer
@@ -600,7 +600,7 @@ class Server:
     def _preload(self, modules: Iterable[str], environ: Mapping[str, str] | None) -> Preloaded:
         master = self._channels.get(None)
         if master is None or all(map(is_fibers, modules)):
-            return preload(modules, environ)
+            return Preloaded(preload_fibers(modules, environ), ())
         return _preload_for(self._options, modules, environ, master.fileno(), master.send)
 
     def _retire(self, modules: tuple[str, ...], reply: Callable[[], None]) -> None:
@@ -777,7 +777,7 @@ def main(descriptor: int, reporter: tuple[int, int, int], *, early: bool = False
     if early:
         from fiber._agent.instructions import PRELOAD
 
-        preload(PRELOAD)
+        preload_fibers(PRELOAD)
     options = _read_options(descriptor)
     if options.detached:
         # no terminal interrupts what outlives the program
@@ -795,7 +795,7 @@ def main(descriptor: int, reporter: tuple[int, int, int], *, early: bool = False
         signal.signal(signum, signal.SIG_DFL)
     if options.argv:
         sys.argv[:] = options.argv
-    preloaded = preload(options.essential, options.environ)
+    preloaded = Preloaded(preload_fibers(options.essential, options.environ), ())
     if options.preload:
 
         def send(message: object) -> None:
