@@ -69,6 +69,42 @@ def test_what_arrives_gets_pages_again_that_are_free_unless_the_user_has_said_ho
         assert min(first, *later) > pages / 2
 
 
+#: prints bytes that a process has kept of half as much more than it keeps, and by how many addresses it grew for a little
+KEEPING = """
+import resource, sys
+from fiber._base.interpreter import keep_free_memory, most_kept, resident
+
+def addresses():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+
+if sys.argv[1:]:
+    resource.setrlimit(resource.RLIMIT_AS, (64 * 2**30, resource.RLIM_INFINITY))
+keep_free_memory()
+before, sized = resident(), addresses()
+found = [b"." * 2**20]
+grown = addresses() - sized
+found += [b"." * 2**20 for _ in range(3 * most_kept() // 2**21)]
+del found
+print(resident() - before, grown, most_kept())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="others have no such parameters")
+@pytest.mark.skipif(not interpreter._may_reserve(), reason="addresses are limited")
+@pytest.mark.parametrize("limited", [False, True])
+def test_of_more_than_is_kept_the_rest_alone_is_given_back_where_addresses_cost_nothing(limited):
+    environment = {n: v for n, v in os.environ.items() if "MALLOC" not in n}
+    command = [sys.executable, "-c", KEEPING, *["limited"] * limited]
+    printed = subprocess.check_output(command, env=environment)
+    kept, grown, most = map(int, printed.split())
+    assert kept < 1.2 * most
+    if limited:
+        assert grown < most / 2
+    else:
+        assert kept > 0.8 * most
+
+
 @pytest.mark.parametrize("total, most", [(2**10, 64), (6 * 2**10, 96), (2**20, 256)])
 def test_more_is_kept_where_there_is_much_memory(monkeypatch, total, most):
     monkeypatch.setattr(cgroups, "memory_total", lambda: total)

@@ -16,8 +16,9 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 #: bytes of free memory that a process may keep, and on a host with much memory
 LEAST_KEPT, _MOST_KEPT = 64 * 2**20, 256 * 2**20
-#: parameters of mallopt(3): free bytes from which on memory is given back; bytes from which on it is mapped for itself
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+#: parameters of mallopt(3): free bytes from which on memory is given back; bytes that are kept then, and got with each more;
+#: bytes from which on it is mapped for itself
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 #: the largest value of the second one, to which the C library raises it by itself too
 _LARGEST_OF_HEAP = 32 * 2**20
 
@@ -65,7 +66,7 @@ def keep_free_memory() -> None:
     """
     import ctypes
 
-    said = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
+    said = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD_")
     if any(map(os.environ.get, said)) or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
         return
     # other C libraries have none
@@ -73,6 +74,23 @@ def keep_free_memory() -> None:
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, _LARGEST_OF_HEAP)
         mallopt(_TRIM_THRESHOLD, most_kept())
+        if _may_reserve():
+            # or all is given back where more is free
+            mallopt(_TOP_PAD, most_kept())
+
+
+def _may_reserve() -> bool:
+    """True where addresses without pages cost nothing: no limit counts them, and the kernel does not either."""
+    import resource
+
+    limits = (resource.RLIMIT_AS, resource.RLIMIT_DATA)
+    if any(resource.getrlimit(limit)[0] != resource.RLIM_INFINITY for limit in limits):
+        return False
+    try:
+        with open("/proc/sys/vm/overcommit_memory", "rb") as file:
+            return file.read().strip() != b"2"
+    except OSError:
+        return False
 
 
 #: method of a program that chose none: a child begins as with the stdlib's method of that name
