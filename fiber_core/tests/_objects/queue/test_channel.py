@@ -180,6 +180,21 @@ def test_the_owner_sees_what_the_reader_notes_and_after_its_end(page, words):
     assert read() == (10, 8, 10)
 
 
+def test_its_descriptor_is_closed_once_by_threads_that_close_it_at_the_same_time(page, monkeypatch):
+    closed = []
+
+    def close(descriptor):
+        closed.append(descriptor)
+        os.close(descriptor)
+        if len(closed) == 1:
+            # another thread, while the first one is here
+            page.close()
+
+    monkeypatch.setattr(progress, "os", SimpleNamespace(close=close))
+    page.close()
+    assert len(closed) == 1
+
+
 def test_slots_do_not_touch_each_other_or_the_head(page, words):
     slots = [page.slot() for _ in range(3)]
     for number, slot in enumerate(slots, 1):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import mmap
 import os
 import secrets
+import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -63,6 +64,7 @@ class ProgressPage:
 
     def __init__(self, folder: Path, ident: str) -> None:
         self.tag = secrets.token_bytes(TAG_SIZE)
+        self._lock = threading.Lock()
         self._fd, self._path = backing.create(lambda: folder, ident, "fiber-progress")
         #: name by which the owner opens it
         self.name = backing.location_of(self._fd, self._path, PAGE_SIZE, self.tag).name
@@ -89,9 +91,11 @@ class ProgressPage:
 
     def close(self) -> None:
         """Close it; slots in use stay valid. Idempotent."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        # a thread that lost the owner and one that ends the program may both be here
+        with self._lock:
+            descriptor, self._fd = self._fd, -1
+        if descriptor >= 0:
+            os.close(descriptor)
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 
