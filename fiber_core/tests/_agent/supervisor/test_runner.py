@@ -86,6 +86,7 @@ def test_what_a_process_has_started_ends_with_it(supervised, family, end):
     [
         (["no-such-program"], None, "cannot run 'no-such-program': No such file"),
         (["/"], None, "Permission denied"),
+        (["echo", "a\0b"], None, "cannot run 'echo': embedded null byte"),
         (["true"], "/no/such/folder", "cannot change to the working directory"),
     ],
 )

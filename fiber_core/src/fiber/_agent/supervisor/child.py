@@ -171,8 +171,9 @@ def _execute(plan: ChildPlan) -> NoReturn:
         signal.signal(signum, signal.SIG_DFL)
     try:
         os.execvpe(plan.argv[0], list(plan.argv), environ)  # noqa: S606 - that is the job
-    except OSError as error:
-        msg = f"cannot run {plan.argv[0]!r}: {error.strerror or error}"
+    except (OSError, ValueError) as error:
+        # ValueError: a null character in an argument or a variable
+        msg = f"cannot run {plan.argv[0]!r}: {getattr(error, 'strerror', None) or error}"
         kind = OSError if isinstance(error, FileNotFoundError) else PermissionError
         raise kind(msg) from error
 
