@@ -68,6 +68,20 @@ def test_what_one_writes_others_read_and_mappings_outlive_it(made, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("cause", [errno.ENOSYS, errno.EPERM])
+def test_pages_are_written_where_the_system_refuses_to_allocate_them(
+    made, tmp_path, monkeypatch, cause
+):
+    def refuse(*_):
+        raise OSError(cause, os.strerror(cause))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse, raising=False)
+    mine = made(3 * 2**20)
+    theirs = elsewhere(mine.location, tmp_path)
+    theirs[mine.size - 1] = 7
+    assert mine.memory[mine.size - 1] == 7
+
+
 @pytest.mark.parametrize("kind", ["an arena", "sealed"])
 def test_what_is_not_it_is_not_found(made, place, tmp_path, kind):
     # kept: it is gone with its last name

@@ -50,6 +50,22 @@ def ends(receipts):
         end.close()
 
 
+@pytest.mark.parametrize("cause", [errno.ENOSYS, errno.EPERM])
+def test_a_large_item_arrives_where_the_system_refuses_memory_without_a_name(
+    ends, monkeypatch, cause
+):
+    def refuse(*_):
+        raise OSError(cause, os.strerror(cause))
+
+    monkeypatch.setattr(os, "memfd_create", refuse, raising=False)
+    # what is kept was made before
+    monkeypatch.setattr(memories, "_kept", [])
+    first, second = ends
+    for body in (os.urandom(5 * 2**20), os.urandom(6 * 2**20)):
+        first.put(body)
+        assert content(second.take()) == body
+
+
 @pytest.mark.parametrize("size", [0, 1, INLINE - 1, INLINE, INLINE + 1, 5 * 2**20])
 @pytest.mark.parametrize("with_references", [False, True])
 def test_an_item_of_any_size_arrives_as_it_was(ends, size, with_references):

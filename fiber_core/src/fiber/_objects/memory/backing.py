@@ -51,6 +51,8 @@ _CHECK_FROM = 16 * 2**20
 UNTRACKED: Any = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 # most bytes of one system call
 _AT_ONCE = 2**30
+#: what a system without a call says, or a sandbox that forbids it
+_REFUSED = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM})
 # written to a file where pages cannot be allocated
 _ZEROS = bytes(2**20)
 
@@ -102,6 +104,25 @@ def create(folder: Folder, ident: str, title: str = "fiber-memory") -> tuple[int
     return os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600), path
 
 
+def create_unnamed(title: str) -> int:
+    """Create empty memory that is passed on by its descriptor only: that descriptor.
+
+    A memfd, which cannot be made shorter, or where the system refuses one, a file that is in no folder.
+    """
+    fd = _memfd(title)
+    if fd is not None:
+        if sys.platform == "linux":
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        return fd
+    import tempfile
+
+    shared = "/dev/shm"  # noqa: S108 - the file has no name there
+    with tempfile.TemporaryFile(
+        dir=shared if os.access(shared, os.W_OK | os.X_OK) else None
+    ) as file:
+        return fcntl.fcntl(file.fileno(), fcntl.F_DUPFD_CLOEXEC, 0)
+
+
 def location_of(fd: int, path: Path | None, size: int, tag: bytes) -> Location:
     """Location of memory that this process has open."""
     name = f"{DESCRIPTOR}{fd}" if path is None else path.name
@@ -134,16 +155,27 @@ def reserve(fd: int, size: int, path: Path | None) -> None:
     """
     check_room(size, path)
     try:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(fd, 0, size)
-        else:
+        if not _allocate(fd, size):
             for begin in range(0, size, len(_ZEROS)):
-                os.pwrite(fd, _ZEROS[: size - begin], begin)
+                write(fd, _ZEROS[: size - begin], begin)
     except OSError as error:
         raise no_room_error(size, path, error) from error
     if sys.platform == "linux" and path is None:
         # no process can truncate it, which would kill those that map it
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+
+
+def _allocate(fd: int, size: int) -> bool:
+    """Have the system allocate all pages; False where it cannot, or a sandbox forbids it."""
+    if not hasattr(os, "posix_fallocate"):
+        return False
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        if error.errno not in _REFUSED:
+            raise
+        return False
+    return True
 
 
 def check_room(size: int, path: Path | None) -> None:

@@ -15,14 +15,12 @@ It cannot be made shorter, so that nobody who maps it is killed. Apart from
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import mmap
 import operator
 import os
 import pickle
 import secrets
-import sys
 import threading
 from collections import OrderedDict
 from typing import Any
@@ -51,7 +49,7 @@ class Memory:
 
     def __init__(self) -> None:
         #: its descriptor
-        self.fd = _memfd()
+        self.fd = backing.create_unnamed("fiber-pipe")
         os.pwrite(self.fd, secrets.token_bytes(_TAG_SIZE), _TAG_AT)
         self._map: mmap.mmap | None = None
         #: bytes of the largest item so far
@@ -276,14 +274,6 @@ def _mapped_anew(descriptor: int) -> mmap.mmap:
 
 # all pages at once
 _POPULATE = int(getattr(mmap, "MAP_POPULATE", 0))
-
-
-def _memfd() -> int:
-    if sys.platform == "linux":
-        descriptor = os.memfd_create("fiber-pipe", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
-        return descriptor
-    raise NotImplementedError
 
 
 _BYTES = frozenset({bytes, bytearray})
