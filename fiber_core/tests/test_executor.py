@@ -47,6 +47,10 @@ def adding(offset):
     return lambda x: x + offset
 
 
+def raise_error(kind, *args):
+    raise kind(*args)
+
+
 def wait_for(path):
     while not Path(path).exists():
         time.sleep(0.01)
@@ -103,6 +107,17 @@ class TestSubmit:
             with pytest.raises(TypeError, match="pickle"):
                 future.result(PATIENCE)
         assert good.result(PATIENCE) == 9
+
+    @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])
+    def test_what_is_no_exception_but_a_task_raises_is_its_error_and_ends_no_worker(self, error):
+        with Executor(1) as executor:
+            worker = executor.submit(pid).result(PATIENCE)
+            future = executor.submit(raise_error, error, 3)
+            assert isinstance(future.exception(PATIENCE), error)
+            assert future.exception().args == (3,)
+            with pytest.raises(error):
+                list(executor.map(raise_error, [error], [3]))
+            assert executor.submit(pid).result(PATIENCE) == worker
 
     def test_many_tasks_of_many_functions_and_threads_come_back_each_to_its_future(self, executor):
         def work(function):

@@ -610,6 +610,8 @@ class Executor(_futures.Executor):
                 per_job=processes_per_job,
                 max_attempts=max_attempts,
                 keep_failed=keep_failed,
+                # as in the standard library: an error of argparse in a task is no crash
+                task_errors=BaseException,
             )
         )
         self._max_workers = self._core.groups.initial_size

@@ -56,6 +56,7 @@ class Batch:
             this batch.
         long_unit: seconds of one: it may have held the interpreter all the time, so that the control
             reader could not read the link.
+        errors: those of a task that are its outcome; any other ends the worker.
     """
 
     def __init__(
@@ -64,11 +65,13 @@ class Batch:
         send: Callable[[Sequence[frames.Buffer]], None],
         check_messages: Callable[[Batch], None],
         long_unit: float,
+        errors: type[BaseException] = Exception,
     ) -> None:
         self.tasks = tasks
         self._send = send
         self._check_messages = check_messages
         self._long_unit = long_unit
+        self._errors = errors
         #: True where the last unit was a long one
         self.was_long = False
         # of all that follows
@@ -106,7 +109,7 @@ class Batch:
     def run(self, call: Callable[[Any], Any], items: Sequence[Any]) -> None:
         """Run the items one after another, up to the end or to the part that was handed back."""
         start, chunk, last = self.tasks.start, self.tasks.chunk, len(items) - 1
-        may_run, lock = self.may_run, self._lock
+        may_run, lock, errors = self.may_run, self._lock, self._errors
         skip_to = 0
         for offset, item in enumerate(items):
             # the first unit is kept whenever it is asked back
@@ -118,9 +121,7 @@ class Batch:
             else:
                 try:
                     value = call(item)
-                # an exception of the task is its outcome; a BaseException ends the worker, as it
-                # does in multiprocessing
-                except Exception as error:
+                except errors as error:
                     with lock:
                         self._outcomes.fail(error)
                     skip_to = offset - offset % chunk + chunk
@@ -407,6 +408,7 @@ class Worker:
         target: number of the pool in messages.
         redial: makes another link in place of a lost one.
         store: finds payloads in shared memory of this host; None for none.
+        errors: those of a task that are its outcome; any other ends the worker.
         timing: durations of the run.
     """
 
@@ -417,6 +419,7 @@ class Worker:
         redial: Callable[[], Link],
         store: PayloadStore | None = None,
         *,
+        errors: type[BaseException] = Exception,
         timing: Timing,
     ) -> None:
         self._target = target
@@ -438,6 +441,7 @@ class Worker:
         #: its function
         self._called: Any = None
         self._unread = timing.unread
+        self._errors = errors
         self._control_reader: ControlReader[Batch] = ControlReader(
             self._read_control, self._flush_results, timing.unread
         )
@@ -593,7 +597,7 @@ class Worker:
         tasks, body = protocol.read_tasks(body)
         # by what is unpickled and run now
         self._is_checked = False
-        batch = Batch(tasks, self._send_done, self._read_buffered, self._unread)
+        batch = Batch(tasks, self._send_done, self._read_buffered, self._unread, self._errors)
         mode = tasks.mode & ~(_APART | _COPIED)
         is_copied = tasks.mode & _COPIED
         try:

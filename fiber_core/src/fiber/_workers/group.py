@@ -97,6 +97,8 @@ class PoolOptions:
     max_attempts: int | None = None
     #: True where failed tasks are kept; None for the setting
     keep_failed: bool | None = None
+    #: exceptions of a task that are its outcome; any other ends the worker
+    task_errors: type[BaseException] = Exception
 
     def validate(self, current: Runtime) -> tuple[int, int, int]:
         """Check all options; returns the workers at first, at least and at most.
@@ -547,7 +549,9 @@ class WorkerGroups:
             max_attempts=options.max_attempts or self._runtime.config.max_attempts,
             store=SealedPayloadStore(self._runtime),
             keeper=self._keeper(options),
-            make_process=lambda target: PoolWorker(target, initializer, args, is_crowd=is_crowd),
+            make_process=lambda target: PoolWorker(
+                target, initializer, args, task_errors=options.task_errors, is_crowd=is_crowd
+            ),
         )
         #: workers at first
         self.initial_size = size

@@ -37,6 +37,7 @@ class PoolWorker(Process):
         target: number of its pool in messages.
         initializer: called first, or None.
         initargs: its arguments.
+        task_errors: exceptions of a task that are its outcome; any other ends the worker.
         is_crowd: True where the pool may have far more workers than this host has CPUs.
     """
 
@@ -46,6 +47,7 @@ class PoolWorker(Process):
         initializer: Callable[..., Any] | None,
         initargs: tuple[Any, ...],
         *,
+        task_errors: type[BaseException] = Exception,
         is_crowd: bool = False,
     ) -> None:
         super().__init__(daemon=True)
@@ -54,6 +56,7 @@ class PoolWorker(Process):
         self._pool_target = target
         self._initializer = initializer
         self._initargs = initargs
+        self._task_errors = task_errors
         self._is_crowd = is_crowd
         self._worker: Worker | None = None
 
@@ -81,7 +84,14 @@ class PoolWorker(Process):
             return made
 
         store = SealedPayloadStore(current)
-        worker = Worker(link, self._pool_target, redial, store, timing=current.timing)
+        worker = Worker(
+            link,
+            self._pool_target,
+            redial,
+            store,
+            errors=self._task_errors,
+            timing=current.timing,
+        )
         self._worker = worker
         if self._initializer is not None:
             try:
