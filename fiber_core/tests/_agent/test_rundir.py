@@ -1,6 +1,7 @@
 """The folder of a run is private to its owner, names it, and is swept when it has died."""
 
 import os
+import resource
 import tempfile
 from pathlib import Path
 
@@ -68,6 +69,21 @@ class TestRoot:
 
         assert room >= len("/12345678/1234567890123456.sock")
 
+    def test_a_runtime_folder_that_is_a_file_is_not_used(self, runtime, monkeypatch):
+        (runtime / "file").touch()
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime / "file"))
+        monkeypatch.setattr(tempfile, "tempdir", str(runtime))
+
+        assert rundir.run_root().parent == runtime
+
+    def test_where_none_is_writable_the_error_says_what_helps(self, runtime, monkeypatch):
+        monkeypatch.delenv("XDG_RUNTIME_DIR")
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(runtime / "none")])
+
+        with pytest.raises(FiberError, match="No usable temporary.*none.*set XDG_RUNTIME_DIR"):
+            rundir.run_root()
+
     def test_one_that_others_may_enter_is_refused_with_the_cure(self, runtime):
         rundir.run_root().chmod(0o750)
 
@@ -92,6 +108,19 @@ class TestRuns:
         assert description["run_id"] == "0000000a"
         assert (description["pid"], description["backend"]) == (os.getpid(), "some")
         assert liveness_of(folder) is Liveness.ALIVE
+
+    def test_on_a_full_disk_the_error_says_what_helps_and_nothing_is_left(self, runtime):
+        rundir.run_root()
+        # no file may be longer, as on a disk without room
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+        try:
+            with pytest.raises(FiberError, match="0000000a cannot be .*room.*set XDG_RUNTIME_DIR"):
+                rundir.create("0000000a", "some")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+        assert list(rundir.run_root().iterdir()) == []
 
     def test_runs_come_oldest_first(self):
         folders = [rundir.create(run, "some") for run in ("0000000b", "0000000a")]

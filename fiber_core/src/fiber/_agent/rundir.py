@@ -53,7 +53,7 @@ def run_root() -> Path:
         FiberError: it belongs to another user, or others may write to it.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    own = Path(runtime) / "fiber" if runtime and os.access(runtime, os.W_OK) else None
+    own = Path(runtime) / "fiber" if runtime and _is_writable(runtime) else None
     root = own or _temporary()
     if len(os.fsencode(root)) > _MAX_ROOT:
         root = Path("/tmp") / f"fiber-{os.getuid()}"  # noqa: S108 - owner and mode are checked below
@@ -62,7 +62,17 @@ def run_root() -> Path:
     except FileExistsError:
         if root != own and not _is_ours(root):
             root = _other_root(root)
+    except OSError as error:
+        raise _unusable(root, error) from error
     return _checked(root)
+
+
+def _unusable(folder: Path, error: OSError) -> FiberError:
+    msg = (
+        f"{folder} cannot be made or written to: {error.strerror or error}; make room there, or set "
+        "XDG_RUNTIME_DIR to a folder of yours on another file system"
+    )
+    return FiberError(msg)
 
 
 def _temporary() -> Path:
@@ -72,12 +82,18 @@ def _temporary() -> Path:
     if "tempfile" in sys.modules or not names.isdisjoint(os.environ) or not _is_writable(folder):
         import tempfile
 
-        folder = tempfile.gettempdir()
+        try:
+            folder = tempfile.gettempdir()
+        except FileNotFoundError as error:
+            # none of several is writable: it names them
+            msg = f"{error.strerror}; make room in one, or set XDG_RUNTIME_DIR to a folder of yours"
+            raise FiberError(msg) from error
     return Path(folder) / f"fiber-{os.getuid()}"
 
 
 def _is_writable(folder: str) -> bool:
-    return Path(folder).is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    # asked so, as one in a folder that is closed to this user is none either
+    return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)  # noqa: PTH112
 
 
 def _other_root(taken: Path) -> Path:
@@ -146,11 +162,12 @@ def create(
         backend: canonical name of its backend.
         detached: True where its jobs outlive this process; :func:`sweep` leaves it alone then.
         settings: settings that another command needs to find its platform again.
+
+    Raises:
+        FiberError: it cannot be made or written to; the words say why, and what helps.
     """
     sweep()
     folder = run_root() / run_id
-    folder.mkdir(mode=0o700)
-    _claims[folder] = Claim(folder)
     description = {
         "run_id": run_id,
         "pid": os.getpid(),
@@ -161,7 +178,16 @@ def create(
         "settings": dict(settings or {}),
         "outer": os.environ.get(OUTER_VARIABLE, ""),
     }
-    (folder / _DESCRIPTION).write_text(json.dumps(description))
+    try:
+        folder.mkdir(mode=0o700)
+        _claims[folder] = Claim(folder)
+        (folder / _DESCRIPTION).write_text(json.dumps(description))
+    except FileExistsError:
+        raise
+    except OSError as error:
+        # nobody would sweep it
+        remove(folder)
+        raise _unusable(folder, error) from error
     return folder
 
 
