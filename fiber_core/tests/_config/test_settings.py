@@ -28,7 +28,7 @@ from fiber._config.convert import (
     render,
     settings_of,
 )
-from fiber._config.settings import load_config
+from fiber._config.settings import find_file, load_config
 from fiber._config.sources import FileSettings, Origin, OriginKind, RawValue, read_file
 from fiber.exceptions import ConfigError
 from fiber.model import BackendInfo
@@ -576,6 +576,18 @@ class TestToml:
         assert values(found) == {"cpu": "1"}
         assert "[tool.fiber]" in caplog.text
         assert "is not" in caplog.text
+
+
+def test_in_a_folder_that_this_user_may_not_enter_there_is_no_file(tmp_path, monkeypatch):
+    require.need("root", None if os.geteuid() == 0 else "only root can be another user")
+    (tmp_path / "closed").mkdir(mode=0o700)
+    monkeypatch.chdir(tmp_path / "closed")
+    os.seteuid(65534)
+    try:
+        found = find_file({}, {})
+    finally:
+        os.seteuid(0)
+    assert found == FileSettings()
 
 
 @pytest.mark.parametrize(

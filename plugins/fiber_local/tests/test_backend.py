@@ -428,6 +428,22 @@ def test_a_submitter_without_a_folder_can_start_jobs(driver, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
 
 
+def test_a_submitter_in_a_folder_that_it_may_not_enter_can_start_jobs(
+    driver, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    may = os.access
+    # as after sudo -u; root may enter any
+    monkeypatch.setattr(
+        os, "access", lambda path, *how, **more: path != str(tmp_path) and may(path, *how, **more)
+    )
+
+    job = driver.submit([sys.executable, "-c", "import os; print(os.getcwd())"])
+
+    driver.end(job)
+    assert list(driver.backend.logs(job)) == ["/"]
+
+
 def test_devices_are_looked_for_when_asked_for_and_known_to_the_next_supervisor(driver_with):
     driver = driver_with(providers={"fake": FakeProvider()})
     driver.end(driver.submit("exit_with", b"\0"))

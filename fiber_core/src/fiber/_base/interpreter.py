@@ -24,11 +24,12 @@ _LARGEST_OF_HEAP = 32 * 2**20
 
 
 def working_folder() -> str | None:
-    """This process's working directory; None where it was removed."""
+    """This process's working directory; None where it was removed, or may not be entered, as after ``sudo -u``."""
     try:
-        return os.getcwd()  # noqa: PTH109 - pathlib is imported later
+        folder = os.getcwd()  # noqa: PTH109 - pathlib is imported later
     except FileNotFoundError:
         return None
+    return folder if os.access(folder, os.X_OK) else None
 
 
 def resident(pid: int | None = None) -> int | None:

@@ -321,8 +321,8 @@ def find_file(
     trusted = _trusted_folders(arguments, os.environ if environ is None else environ)
     try:
         return read_file(Path.cwd() if directory is None else directory, trusted)
-    except FileNotFoundError:
-        # the working directory was removed
+    except (FileNotFoundError, PermissionError):
+        # the working directory was removed, or this user may not enter it, as after sudo -u
         return FileSettings()
 
 

@@ -1,5 +1,6 @@
 """A supervisor is started with the interpreter's own options and path, or before it is needed."""
 
+import os
 import resource
 import signal
 import subprocess
@@ -25,6 +26,16 @@ def options(folder):
 def test_an_interpreter_that_does_not_exist_is_an_error(tmp_path):
     with pytest.raises(BackendUnavailableError, match="/no/such/python: No such file"):
         start_supervisor(options(tmp_path), executable="/no/such/python")
+
+
+def test_it_starts_where_this_process_may_not_enter_its_working_directory(tmp_path, monkeypatch):
+    # as after sudo -u; root may enter any
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    process = start.SupervisorProcess(sys.executable, early=True)
+    try:
+        assert process.command[-1] == "/"
+    finally:
+        process.end()
 
 
 MASTER = """

@@ -328,7 +328,9 @@ def _with_builtin_types(spec: JobSpec) -> JobSpec:
 
 def _cwd() -> str:
     try:
-        return str(Path.cwd())
+        folder = str(Path.cwd())
     except FileNotFoundError:
         # the submitter's folder was removed; jobs run all the same
         return "/"
+    # as where this user may not enter it, after sudo -u
+    return folder if os.access(folder, os.X_OK) else "/"
