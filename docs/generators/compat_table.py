@@ -126,9 +126,9 @@ TABLE: dict[str, Deviation] = {
     "pool.Pool": better(
         "see `Pool` of the package; `context` is accepted but has no effect. A `map` without `chunksize` loads its function "
         "once in each worker, not once for each chunk of a number that it chooses itself: what a task changes in a "
-        "method's object, later tasks of the call on that worker see. Where several calls have tasks that wait, they take "
-        "turns, so that a task may begin before one that was submitted earlier. Workers are called `PoolWorker-1` and so on, "
-        "whatever the start method"
+        "method's object, later tasks of the call on that worker see. Tasks of `apply` and `apply_async` begin in the order in "
+        "which they were submitted; they and each `map` or `imap` whose tasks wait take turns. Workers are called "
+        "`PoolWorker-1` and so on, whatever the start method"
     ),
     "pool.Pool.Process": different("absent: workers may have children without it"),
     **_all("pool", "Pool.map Pool.starmap Pool.starmap_async", better(_PROGRESS)),

@@ -49,6 +49,16 @@ def add(a, b=0):
     return a + b
 
 
+def note(path, text):
+    with open(path, "a") as file:
+        file.write(text)
+
+
+def note_slowly(path, text):
+    time.sleep(0.01)
+    note(path, text)
+
+
 die_on_five = functools.partial(die_at, bad=5)
 fail_on_three = functools.partial(fail_at, bad=3)
 
@@ -105,6 +115,16 @@ class TestResults:
     )
     def test_results_are_those_of_the_calls(self, pool, call, expected):
         assert call(pool) == expected
+
+
+def test_tasks_submitted_one_by_one_begin_in_their_order_whatever_their_functions(tmp_path):
+    path, text = str(tmp_path / "notes"), "abcdefghijklmnop"
+    with fiber.Pool(1) as pool:
+        for letter in text:
+            function = random.choice([note, note_slowly, functools.partial(note)])
+            result = pool.apply_async(function, (path, letter))
+        result.get()
+    assert (tmp_path / "notes").read_text() == text
 
 
 class TestErrors:

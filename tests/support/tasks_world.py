@@ -353,10 +353,19 @@ class PlayedGroups:
         self.callbacks = CallbackThread("test-callbacks")
 
     def prepare(
-        self, func: Any, mode: Mode, sink: Any, items: list[Any] | None, on_dispatch: Any
+        self,
+        func: Any,
+        mode: Mode,
+        sink: Any,
+        items: list[Any] | None,
+        *,
+        one_by_one: bool,
+        on_dispatch: Any,
     ) -> tuple[Any, Any]:
         dispatcher = self.master.dispatcher
-        call = dispatcher.prepare(func, mode, sink, items=items, on_dispatch=on_dispatch)
+        call = dispatcher.prepare(
+            func, mode, sink, items=items, one_by_one=one_by_one, on_dispatch=on_dispatch
+        )
         return SimpleNamespace(dispatcher=dispatcher), call
 
     def work(self) -> None:

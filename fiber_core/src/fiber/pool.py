@@ -309,7 +309,7 @@ class Pool:
         self._groups.check()
         call = self._open_calls.get(func, mode)
         if call is None or call.add(item, lambda _: result) is None:
-            self._groups.add(func, mode, result, [item])
+            self._groups.add(func, mode, result, [item], one_by_one=True)
         else:
             # by the time this is read it may be another thread's, whose entry is not waited for
             result.sent = call.sent

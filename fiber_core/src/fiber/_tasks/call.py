@@ -120,6 +120,8 @@ class Call:
         self.context = b""
         #: called with start and stop of the items that are sent to a worker, each time they are
         self.on_dispatch: Callable[[int, int], None] | None = None
+        #: True for tasks given one by one, see :class:`~fiber._tasks.pending.events.CallAdded`
+        self.one_by_one = False
         #: actions to run when the call is done: they release objects that its pickles refer to
         self.releases: list[Any] = []
         try:

@@ -482,6 +482,7 @@ class Dispatcher:
         items: Sequence[Any] | None,
         chunksize: int | None = None,
         retry: bool = True,
+        one_by_one: bool = False,
         on_dispatch: Callable[[int, int], None] | None = None,
     ) -> Call:
         """Pickle a function and make a call, to be passed to :meth:`add`.
@@ -493,6 +494,7 @@ class Dispatcher:
             items: all of them, or None for a call that grows by :meth:`extend`.
             chunksize: items that stay together, or None.
             retry: False for at most once.
+            one_by_one: True for tasks given one by one, which begin in that order.
             on_dispatch: called under the lock with the items that are sent to a worker.
 
         Raises:
@@ -500,6 +502,7 @@ class Dispatcher:
         """
         number = next(self._numbers)
         call = Call(number, function, mode, sink, items=items, chunksize=chunksize, retry=retry)
+        call.one_by_one = one_by_one
         call.on_dispatch = on_dispatch
         self._shared_functions.share(call, self._sessions)
         return call
@@ -525,6 +528,7 @@ class Dispatcher:
                     retry=call.retry,
                     closed=not call.grows,
                     kind=call.kind,
+                    one_by_one=call.one_by_one,
                 )
             )
 

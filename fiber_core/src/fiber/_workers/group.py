@@ -621,6 +621,8 @@ class WorkerGroups:
         sink: Sink,
         items: list[Any] | None,
         chunk: int | None = None,
+        *,
+        one_by_one: bool = False,
         on_dispatch: Callable[[int, int], None] | None = None,
     ) -> tuple[WorkerGroup, Call | None]:
         """Make a call to be added, and its group; None where the function cannot be pickled.
@@ -640,6 +642,7 @@ class WorkerGroups:
                 items=items,
                 chunksize=chunk,
                 retry=self._error_handling if meta.retry is None else meta.retry,
+                one_by_one=one_by_one,
                 on_dispatch=on_dispatch,
             )
             if self._context is not None:
@@ -651,10 +654,17 @@ class WorkerGroups:
         return group, call
 
     def add(
-        self, func: Any, mode: Mode, sink: Sink, items: list[Any] | None, chunk: int | None = None
+        self,
+        func: Any,
+        mode: Mode,
+        sink: Sink,
+        items: list[Any] | None,
+        chunk: int | None = None,
+        *,
+        one_by_one: bool = False,
     ) -> tuple[WorkerGroup, Call | None]:
         """Like :meth:`prepare`, and add the call to its group."""
-        group, call = self.prepare(func, mode, sink, items, chunk)
+        group, call = self.prepare(func, mode, sink, items, chunk, one_by_one=one_by_one)
         if call is not None:
             group.dispatcher.add(call)
         return group, call

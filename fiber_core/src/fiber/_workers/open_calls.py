@@ -2,7 +2,8 @@
 
 Tasks of one importable function are items of one call that grows, so that they travel together where
 they are short, as the items of a map do. A function that is pickled by value may have changed from one
-task to the next: each such task is a call of its own.
+task to the next: each such task is a call of its own. Whatever call they are of, such tasks begin in the
+order in which they were given.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ class TaskCall(Generic[R]):
         #: by index of its task, those that have no outcome
         self._receivers: dict[int, R] = {} if only is None else {0: only[1]}
         items = None if only is None else [only[0]]
-        group, self._call = groups.prepare(func, mode, self, items, on_dispatch=on_dispatch)
+        group, self._call = groups.prepare(
+            func, mode, self, items, one_by_one=True, on_dispatch=on_dispatch
+        )
         self._dispatcher: Dispatcher = group.dispatcher
         if self._call is not None:
             self._dispatcher.add(self._call)

@@ -89,6 +89,16 @@ class Task:
     tainted: set[int] = attrs.Factory(set)
     deaths: dict[int, list[Attempt]] = attrs.Factory(dict)
     given: set[int] = attrs.Factory(set)
+    one_by_one: bool = False
+    #: of each item, how many items were added to any call before
+    position: list[int] = attrs.Factory(list)
+
+    @property
+    def fresh(self) -> set[int]:
+        """Items that wait and were never given to a worker."""
+        if self.dropped or self.done:
+            return set()
+        return set(range(self.count)) - self.given - self.finished
 
     @property
     def finished(self) -> set[int]:
@@ -98,7 +108,7 @@ class Task:
 class Histories(RuleBasedStateMachine):
     """Feeds the table, carries out its commands, and asserts that each command is allowed."""
 
-    names = calls = 0
+    names = calls = added = 0
 
     def __init__(self):
         super().__init__()
@@ -114,7 +124,7 @@ class Histories(RuleBasedStateMachine):
         if warm:
             for _ in range(3):
                 self.join(None, 2)
-            self.add_call(60, chunk, True, True, None)
+            self.add_call(60, chunk, True, True, None, False)
             for model in list(self.models.values()):
                 self.report_and_ask_for(model, 1, 1e-5)
 
@@ -272,6 +282,12 @@ class Histories(RuleBasedStateMachine):
             assert units == 1
         if not task.retry:
             assert not items & task.given, "at most once"
+        if task.one_by_one and not items & task.given:
+            last = max(task.position[item] for item in items)
+            for other in self.tasks.values():
+                if other.one_by_one:
+                    waiting = other.fresh - (items if other is task else set())
+                    assert all(other.position[item] > last for item in waiting), "out of order"
         task.given |= items
         model.pieces.append(
             Piece(done.entry, done.call, done.start, done.stop, task.chunk, done.start, alone)
@@ -285,20 +301,29 @@ class Histories(RuleBasedStateMachine):
         retry=st.sampled_from([True, True, True, False]),
         closed=st.booleans(),
         kind=st.sampled_from([None, "f"]),
+        one_by_one=st.booleans(),
     )
-    def add_call(self, count, chunk, retry, closed, kind):
+    def add_call(self, count, chunk, retry, closed, kind, one_by_one):
+        if one_by_one:
+            chunk = None
         self.calls += 1
         task = self.tasks[self.calls] = Task(
-            self.calls, chunk or 1, retry, count=count, closed=closed
+            self.calls, chunk or 1, retry, closed=closed, one_by_one=one_by_one
         )
-        self.feed(CallAdded(task.call, count, chunk, retry, closed, kind))
+        self.grow(task, count)
+        self.feed(CallAdded(task.call, count, chunk, retry, closed, kind, one_by_one))
+
+    def grow(self, task, count):
+        task.count += count
+        task.position += range(self.added, self.added + count)
+        self.added += count
 
     @rule(data=st.data(), count=st.integers(0, 12), closed=st.booleans())
     def add_items(self, data, count, closed):
         grown = [task for task in self.tasks.values() if not (task.closed or task.dropped)]
         if grown:
             task = data.draw(st.sampled_from(grown))
-            task.count += count
+            self.grow(task, count)
             task.closed = closed
             self.feed(ItemsAdded(task.call, count, closed))
 

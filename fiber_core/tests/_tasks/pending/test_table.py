@@ -183,6 +183,53 @@ def test_calls_take_turns(play):
     assert [sent.call for sent in play.sent] == [1, 2, 3, 1, 2, 3]
 
 
+def test_tasks_given_one_by_one_begin_in_their_order_and_travel_together_where_they_are_of_one_call(
+    play,
+):
+    for call in (1, 2):
+        play(CallAdded(call, 0, closed=False, one_by_one=True))
+    for call, count in ((1, 3), (2, 1), (1, 2), (1, 1), (2, 2)):
+        play(ItemsAdded(call, count))
+    play(CallAdded(3, 1, one_by_one=True))
+    play.join("a")
+    while play.table.held("a"):
+        play.turn("a")
+    assert (play.sent[1].start, play.sent[1].stop) == (1, 3)
+    tasks = [(sent.call, item) for sent in play.sent for item in range(sent.start, sent.stop)]
+    assert tasks == [
+        *((1, i) for i in range(3)),
+        (2, 0),
+        *((1, i) for i in range(3, 6)),
+        (2, 1),
+        (2, 2),
+        (3, 0),
+    ]
+
+
+def test_tasks_given_one_by_one_share_the_turn_of_a_call(play):
+    play(CallAdded(1, 100))
+    for call in (2, 3, 4):
+        play(CallAdded(call, 1, one_by_one=True))
+    play.join("a")
+    for _ in range(6):
+        play.turn("a", seconds=0.1)
+    assert [sent.call for sent in play.sent] == [1, 2, 1, 3, 1, 4, 1]
+
+
+def test_what_comes_back_from_a_worker_is_given_before_tasks_that_were_added_later(play):
+    play.join("a")
+    play(CallAdded(1, 0, closed=False, one_by_one=True))
+    play(ItemsAdded(1, 1))
+    play.turn("a")
+    play(ItemsAdded(1, 8))
+    play(CallAdded(2, 1, one_by_one=True))
+    play(WorkerDraining("a", hand_back=True))
+    held = play.table.held("a")[0]
+    play(RevokeAnswered("a", held.entry, held.start + 1))
+    play.join("b")
+    assert (play.entry("b").call, play.entry("b").start) == (1, held.start + 1)
+
+
 def test_calls_of_one_kind_share_what_was_measured(play):
     play.join("a", slots=2)
     play(CallAdded(1, 1, kind="f"))

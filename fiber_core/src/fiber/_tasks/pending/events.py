@@ -30,6 +30,8 @@ class CallAdded:
     closed: bool = True
     #: calls of one kind (one function) share their measured durations; None: measured alone
     kind: str | None = None
+    #: True for tasks that were given one by one: they begin in the order in which they were added
+    one_by_one: bool = False
 
 
 @values.define

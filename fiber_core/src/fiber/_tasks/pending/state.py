@@ -213,6 +213,7 @@ class CallState:
         "is_over",
         "is_queued",
         "is_suspect_queued",
+        "one_by_one",
         "pace",
         "queued",
         "ready",
@@ -223,9 +224,18 @@ class CallState:
     )
 
     def __init__(
-        self, call: int, *, chunk: int, retry: bool, pace: Pace, total: SharedCount
+        self,
+        call: int,
+        *,
+        chunk: int,
+        retry: bool,
+        pace: Pace,
+        total: SharedCount,
+        one_by_one: bool = False,
     ) -> None:
         self.id = call
+        #: True where its items begin in their order with those of other such calls
+        self.one_by_one = one_by_one
         #: units that wait, of all calls together
         self.total = total
         #: items of one unit

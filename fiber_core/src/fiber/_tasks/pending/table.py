@@ -52,23 +52,46 @@ class FairQueue:
 
     There are two queues: calls with suspects, whose units must travel alone, and calls with
     ordinary work. A call that has lost its work stays queued and is skipped when its turn comes.
+    Calls of tasks that were given one by one share a turn, in which these tasks are first in, first out.
     """
 
-    __slots__ = ("_ordinary", "suspects")
+    __slots__ = ("_one_by_one", "_ordinary", "suspects")
 
     def __init__(self) -> None:
-        self._ordinary: deque[CallState] = deque()
+        #: calls, and None for the turn of tasks that were given one by one, while there are any
+        self._ordinary: deque[CallState | None] = deque()
+        #: these tasks: a call, and the item up to which its waiting ones are next
+        self._one_by_one: deque[tuple[CallState, int]] = deque()
         #: calls with suspects, and some that had
         self.suspects: deque[CallState] = deque()
 
-    def add(self, call: CallState) -> None:
-        """Queue a call wherever it has work and is not queued yet."""
-        if call.ready and not call.is_queued:
+    def add(self, call: CallState, returned: int | None = None) -> None:
+        """Queue a call wherever it has work and is not queued yet.
+
+        Args:
+            call: the call.
+            returned: the end of a range of items that a worker gave back; None where it grew.
+        """
+        if call.one_by_one:
+            if call.ready:
+                self._add_in_order(call, returned)
+        elif call.ready and not call.is_queued:
             call.is_queued = True
             self._ordinary.append(call)
         if call.suspects and not call.is_suspect_queued:
             call.is_suspect_queued = True
             self.suspects.append(call)
+
+    def _add_in_order(self, call: CallState, returned: int | None) -> None:
+        tasks = self._one_by_one
+        if not tasks:
+            self._ordinary.append(None)
+        if returned is not None:
+            tasks.appendleft((call, returned))
+            return
+        if tasks and tasks[-1][0] is call:
+            tasks.pop()
+        tasks.append((call, call.count))
 
     def next_suspect(self) -> CallState | None:
         """The call whose suspect is next, or None."""
@@ -83,14 +106,27 @@ class FairQueue:
 
     def next_ordinary(self) -> CallState | None:
         """The call whose ordinary work is next, or None."""
-        queue = self._ordinary
+        queue, tasks = self._ordinary, self._one_by_one
         while queue:
             call = queue[0]
-            if call.ready:
+            if call is None:
+                call, stop = tasks[0]
+                if call.ready and call.ready[0][0] < stop:
+                    return call
+                tasks.popleft()
+                if tasks:
+                    continue
+            elif call.ready:
                 return call
-            call.is_queued = False
+            else:
+                call.is_queued = False
             queue.popleft()
         return None
+
+    def in_a_row(self) -> int:
+        """Units of the next call that come before those of others; of tasks that were given one by one."""
+        call, stop = self._one_by_one[0]
+        return call.units(call.ready[0][0], stop)
 
     def rotate_suspects(self) -> None:
         """Move the first call with suspects to the end of its queue."""
@@ -286,6 +322,8 @@ class Assigner:
                     worker.units_left,
                     call.bytes_per_item * call.chunk,
                 )
+                if call.one_by_one:
+                    units = min(units, queue.in_a_row())
             start, stop = call.take(units)
             self._dispatch(worker, call, start, stop, False, now, out)
 
@@ -398,7 +436,7 @@ class Revoker:
                     call.suspect(*suspect)
                 for other in reversed(others):
                     call.put_back(*other)
-        self._ledger.queue.add(call)
+        self._ledger.queue.add(call, stop)
 
     def requeue_overdue(self, now: float) -> None:
         """Queue the items of unanswered revokes as well: the first result counts."""
@@ -411,7 +449,7 @@ class Revoker:
             for part in reversed(call.duplicates.add(entry, start, entry.stop)):
                 call.withdraw(*part)
                 call.put_back(*part)
-            self._ledger.queue.add(call)
+            self._ledger.queue.add(call, entry.stop)
 
 
 class PendingTable:
@@ -566,6 +604,7 @@ class PendingTable:
             retry=event.retry,
             pace=self._ledger.pace(event.kind),
             total=self._ledger.total,
+            one_by_one=event.one_by_one,
         )
         self._ledger.calls[call.id] = call
         self._grow(call, event.count, event.closed, out)
