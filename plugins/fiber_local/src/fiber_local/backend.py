@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from fiber._agent.supervisor import JOURNAL
 from fiber._base import values
+from fiber._base.interpreter import working_folder
 from fiber._base.log import lazy_logger
 from fiber.abc import Backend
 from fiber.backend_parts.feed import Feed
@@ -97,7 +98,7 @@ class LocalBackend(Backend):
         supervisors = self._supervisors
         start = supervisors.submit_detached if spec.detached else supervisors.submit
         try:
-            reply = start(plain, accepted, cwd=_cwd())
+            reply = start(plain, accepted, cwd=working_folder() or "/")
             for warning in reply.warnings:
                 log.warning("fiber: %s: %s", spec.name, warning)
             return jobs[-1]
@@ -324,13 +325,3 @@ def _with_builtin_types(spec: JobSpec) -> JobSpec:
         labels={str(key): str(value) for key, value in spec.labels.items()},
         cwd=None if spec.cwd is None else os.fspath(spec.cwd),
     )
-
-
-def _cwd() -> str:
-    try:
-        folder = str(Path.cwd())
-    except FileNotFoundError:
-        # the submitter's folder was removed; jobs run all the same
-        return "/"
-    # as where this user may not enter it, after sudo -u
-    return folder if os.access(folder, os.X_OK) else "/"

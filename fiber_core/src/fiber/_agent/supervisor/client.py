@@ -22,6 +22,7 @@ from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.kernel import ProcessWatch
 from fiber._agent.supervisor.messages import Attributes, Decoder, encode
 from fiber._base import values
+from fiber._base.interpreter import working_folder
 from fiber.exceptions import (
     BackendUnavailableError,
     FiberError,
@@ -548,10 +549,7 @@ class SupervisorClient:
 
     def preload(self, modules: tuple[str, ...]) -> Mapping[str, str]:
         """Have modules imported in this process's environment and folder; returns those that failed, with the reason."""
-        environ = dict(os.environ)
-        cwd = None
-        with contextlib.suppress(FileNotFoundError):
-            cwd = os.getcwd()  # noqa: PTH109 - as it is in this process
+        environ, cwd = dict(os.environ), working_folder()
 
         def replied(_: messages.Reply) -> None:
             self._importing = ""
