@@ -34,7 +34,7 @@ NONSENSE = {
     "queue: a mode that is none": protocol.REQUEST.pack(Op.REQUEST, 0, 9, 1, 0, 0),
     "queue: a wish for nothing": protocol.REQUEST.pack(Op.REQUEST, 0, 0, 0, 0, 0),
     "queue: more settled than given": protocol.SETTLE.pack(Op.SETTLE, 0, 5),
-    "queue: more given back than given": protocol.GIVE_BACK.pack(Op.GIVE_BACK, 0, 0, 5),
+    "queue: more given back than given": protocol.GIVE_BACK.pack(Op.GIVE_BACK, 0, 0, 5, 0),
     "queue: a batch cut short": PUT + b"".join(messages.pack([b"abc"]))[:-1],
     "queue: references that are none": PUT
     + b"".join(messages.pack([ItemWithReferences(b"\x02\0\0\0{]")])),

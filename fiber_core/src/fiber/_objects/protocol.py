@@ -1,7 +1,7 @@
 """Messages about shared objects, queues and pipes foremost; layouts only.
 
 Each message goes to the object's target. Its first byte is an ``Op`` or a ``Notice``; all numbers
-are little-endian. ``ATTACH``, ``OFFER``, ``SIZE``, ``TASK_DONE``, ``JOIN``, ``FETCH`` and ``OPEN_STREAM`` are calls; all others
+are little-endian. ``ATTACH``, ``OFFER``, ``SIZE``, ``TASK_DONE``, ``JOIN``, ``FETCH``, ``FETCH_BYPASS`` and ``OPEN_STREAM`` are calls; all others
 are casts, both ways.
 
 A reader's items are numbered from 1 as they are delivered. ``REQUEST`` and ``SETTLE`` have the number
@@ -51,6 +51,10 @@ class Op(enum.IntEnum):
     FETCH = 30
     #: of a queue: make a stream for descriptors of items, see queue/descriptor_stream.py
     OPEN_STREAM = 31
+    #: an item and its number in a bypass, through which it was sent as well, see queue/bypass.py
+    PUT_COPY = 32
+    #: send an end of a bypass
+    FETCH_BYPASS = 33
 
 
 class Notice(enum.IntEnum):
@@ -78,6 +82,19 @@ class Notice(enum.IntEnum):
     UNREADY = 11
     #: a thread waits for all tasks: confirm once all puts are sent
     CONFIRM_PUTS = 9
+    #: of a bypass, see ``Step``
+    BYPASS = 12
+
+
+class Step(enum.IntEnum):
+    """What a process is to do with a bypass."""
+
+    #: fetch an end, to send items through
+    SEND = 0
+    #: fetch an end, to receive items later on
+    RECEIVE = 1
+    #: the items that come next come through it: in place of an answer to the request
+    OPEN = 2
 
 
 class Mode(enum.IntEnum):
@@ -122,7 +139,8 @@ OFFER = struct.Struct("<BBB")
 #: direction, mode, items wanted, settled, the reader's number for the session
 REQUEST = struct.Struct("<BBBIQI")
 SETTLE = struct.Struct("<BBQ")
-GIVE_BACK = struct.Struct("<BBQQ")
+#: direction, handed out, up to, number of the bypass that ends with it or 0
+GIVE_BACK = struct.Struct("<BBQQI")
 CANCEL = struct.Struct("<BB")
 #: direction, number of the OFFER
 WITHDRAW = struct.Struct("<BBQ")
@@ -144,6 +162,10 @@ FETCH = struct.Struct("<BQ16s16s")
 FETCHED = struct.Struct("<B")
 #: direction, name and token as of FETCH
 OPEN_STREAM = struct.Struct("<BB16s16s")
+#: direction, number of the bypass, number of the item in it
+PUT_COPY = struct.Struct("<BBIQ")
+#: direction, number of the bypass, name and token as of FETCH; the answer is FETCHED
+FETCH_BYPASS = struct.Struct("<BBI16s16s")
 #: the answer: 1 where one side of the stream was sent
 STREAM_OPENED = struct.Struct("<B")
 
@@ -154,6 +176,8 @@ TAKEN = struct.Struct("<BBQ")
 CONFIRM_PUTS = struct.Struct("<BBQ")
 #: notice, direction, session, 1 where the request is kept, number of the first item
 ANSWER = struct.Struct("<BBIBQ")
+#: direction, step, number of the bypass, the reader's number for its session, number in the bypass of its next item
+BYPASS = struct.Struct("<BBBIIQ")
 #: outcome, items that may be PUT without asking from now on
 OUTCOME = struct.Struct("<BI")
 SIZED = struct.Struct("<Q")

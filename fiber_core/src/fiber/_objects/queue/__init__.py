@@ -16,7 +16,8 @@ Invariants:
 
 - An item is the queue's until its reader has settled it, that is, handed it to its user. Items
   prefetched by a reader that is gone go back to the front, in order; on the owner's host its
-  progress page tells exactly which these are.
+  progress page tells exactly which these are. So it is with items that a writer sent to a reader itself, of which
+  the owner has copies.
 - Items of one writer keep their order. An interrupted or timed-out ``get`` loses no item.
 - No message waits for a user: a slow reader delays only its own items, which the owner recalls when
   other readers wait.
@@ -35,5 +36,7 @@ the package above; calls ``_wire`` for messages.
 - ``channel``: the owner's side. ``reader``, ``remote_channel``: the other processes' side.
 - ``tasks``: all three for ``JoinableQueue``.
 - ``descriptor_stream``: descriptors of large items between processes of one host.
+- ``bypass``, ``bypass_socket``: a socket through which a writer sends small items to a reader itself, beside a copy to the owner:
+  the owner's state of it, and the two ends.
 - ``messages``: items and batches. ``progress``: progress pages.
 """

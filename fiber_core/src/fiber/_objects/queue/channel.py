@@ -10,11 +10,12 @@ by the handler thread. Threads wait outside of it, each for a lock of its own.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from fiber._base import values
@@ -24,7 +25,7 @@ from fiber._objects import protocol
 from fiber._objects.address import Kind
 from fiber._objects.owned_object import OwnedObject
 from fiber._objects.pipe.memories import ItemInMemory
-from fiber._objects.protocol import Mode, Notice, Op, Outcome
+from fiber._objects.protocol import Mode, Notice, Op, Outcome, Step
 from fiber._objects.queue import messages, progress
 from fiber._objects.queue.messages import Item, ItemWithReferences
 from fiber._objects.queue.requests import (
@@ -36,6 +37,7 @@ from fiber._objects.queue.requests import (
     End,
     Nothing,
     Offer,
+    OpenBypass,
     Ready,
     Recall,
     Refused,
@@ -45,7 +47,7 @@ from fiber._objects.queue.requests import (
     Unready,
 )
 from fiber._objects.queue.state import QueueState
-from fiber._wire.descriptors import ReadyFd
+from fiber._wire.descriptors import OwnedSocket, ReadyFd
 from fiber._wire.endpoint import Endpoint, Peer
 from fiber._wire.frames import Kind as Frame
 from fiber._wire.frames import Message
@@ -284,6 +286,8 @@ class Channel(OwnedObject):
         self._least_items = self._few_in_pipe if self.shape.ends > 1 else 1
         # readers whose progress is seen here: what they have unpickled is not given to others
         self._seen: set[Peer] = set()
+        # ends of bypasses whose writers have not fetched them, by direction
+        self._writing_ends: dict[int, OwnedSocket] = {}
 
     # -- for handles of this process
 
@@ -322,6 +326,10 @@ class Channel(OwnedObject):
                     self._answer_without_items(Notice.UNREADY, direction, one.request)
                 case Recall():
                     self._send_notice(one.reader, direction, Notice.RECALL)
+                case OpenBypass():
+                    session = one.request.number
+                    about = one.number, session, one.count
+                    self._send_step(one.request.reader, direction, Step.OPEN, *about)
                 case StartTimer():
                     self._store.call_later(GRACE, functools.partial(self._on_timer, direction))
                 case End():
@@ -370,6 +378,8 @@ class Channel(OwnedObject):
             for direction, state in enumerate(self.states):
                 for reader in state.readers:
                     self._send_notice(reader, direction, Notice.REPORT_NOW)
+                # of what it takes there it reports nothing
+                self.execute(direction, state.close_bypass())
 
     def is_drained(self) -> bool:
         """True where other processes can get nothing more."""
@@ -402,6 +412,8 @@ class Channel(OwnedObject):
         written = self.shape.direction_written_by(end)
         if written is not None:
             self._counts.pop((peer, written), None)
+            # where it was about to be fetched
+            self._writing_ends.pop(written, None)
             if peer in self._latest[written]:
                 self._latest[written] = None, None
             self.execute(written, self.states[written].remove_writer(peer))
@@ -435,6 +447,8 @@ class Channel(OwnedObject):
         state = self.states[direction]
         if op == Op.PUT:
             self._put(peer, direction, body[protocol.PUT.size :], None)
+        elif op == Op.PUT_COPY:
+            self._put_copy(peer, direction, body)
         elif op == Op.OFFER:
             self._put(peer, direction, body[protocol.OFFER.size :], message)
         elif op == Op.REQUEST:
@@ -448,8 +462,8 @@ class Channel(OwnedObject):
         elif op == Op.SETTLE:
             self.execute(direction, state.settle(peer, protocol.read(protocol.SETTLE, body)[2]))
         elif op == Op.GIVE_BACK:
-            _, _, after, upto = protocol.read(protocol.GIVE_BACK, body)
-            self.execute(direction, state.give_back(peer, after, upto))
+            _, _, after, upto, number = protocol.read(protocol.GIVE_BACK, body)
+            self.execute(direction, state.give_back(peer, after, upto, number))
         elif op == Op.CANCEL:
             self.execute(direction, state.cancel_all(peer))
         elif op == Op.WITHDRAW:
@@ -461,6 +475,8 @@ class Channel(OwnedObject):
             self.execute(direction, state.return_credit(peer, count))
         elif op == Op.OPEN_STREAM:
             self._open_stream(peer, message)
+        elif op == Op.FETCH_BYPASS:
+            self._send_bypass(peer, direction, message)
         elif op == Op.SIZE:
             size = protocol.SIZED.pack(state.size)
             peer.send(Frame.REPLY, self.target, message.id, [size])
@@ -516,6 +532,8 @@ class Channel(OwnedObject):
             if delivery is not None:
                 self.deliver(direction, delivery)
                 self._count_batch(peer, direction, len(one))
+                if state.bypass.is_due(peer, delivery.request.reader):
+                    self._offer_bypass(direction, peer, delivery.request.reader)
                 return
         items = deque((one,) if one is not None else self._arrived(peer, messages.unpack(batch)))
         for item in items:
@@ -529,6 +547,59 @@ class Channel(OwnedObject):
         _, _, wait = protocol.read(protocol.OFFER, call.body)
         offer = _PeerOffer(peer, items, call.id, bool(wait), peer=peer, size=size, is_call=True)
         self.execute(direction, state.offer(offer))
+
+    # -- a bypass
+
+    def _offer_bypass(self, direction: int, writer: Peer, reader: Hashable) -> None:
+        near = self._store.has_descriptors and self._store.is_near(writer)
+        if near and self.kind is Kind.QUEUE and reader in self._seen and reader != writer:
+            number = self.states[direction].bypass.offer(writer, reader)
+            self._send_step(reader, direction, Step.RECEIVE, number)
+
+    def _send_bypass(self, peer: Peer, direction: int, message: Message) -> None:
+        """Send its end to the reader, and then the other one to the writer."""
+        _, _, number, name, token = protocol.read(protocol.FETCH_BYPASS, message.body)
+        bypass, end = self.states[direction].bypass, None
+        if number == bypass.number and not bypass.is_open:
+            # there may be too many descriptors
+            with contextlib.suppress(OSError):
+                if peer == bypass.reader:
+                    pair = load_object("fiber._objects.queue.bypass_socket:pair")
+                    end, self._writing_ends[direction] = pair()
+                elif peer == bypass.writer:
+                    end = self._writing_ends.pop(direction, None)
+        lend = load_object("fiber._objects.queue.bypass_socket:lend")
+        is_sent = end is not None and lend(end, name, token)
+        peer.send(Frame.REPLY, self.target, message.id, [protocol.FETCHED.pack(is_sent)])
+        if is_sent and peer == bypass.reader:
+            self._send_step(bypass.writer, direction, Step.SEND, number)
+
+    def _put_copy(self, peer: Peer, direction: int, body: memoryview) -> None:
+        _, _, number, count = protocol.read(protocol.PUT_COPY, body)
+        item = messages.sole(body, protocol.PUT_COPY.size)
+        if item is None:
+            msg = "a copy of what went through a bypass is no single item"
+            raise WireError(msg)
+        state = self.states[direction]
+        if state.hold_copy(peer, number, count, item):
+            self._count_batch(peer, direction, len(item))
+            return
+        offer = _PeerOffer(peer, deque((item,)), peer=peer, size=len(item))
+        self.execute(direction, state.put_copy(offer, number, count))
+
+    def _send_step(
+        self,
+        peer: Hashable,
+        direction: int,
+        step: Step,
+        number: int,
+        session: int = 0,
+        count: int = 0,
+    ) -> None:
+        if isinstance(peer, Peer):
+            about = step, number, session, count
+            notice = protocol.BYPASS.pack(Notice.BYPASS, direction, *about)
+            peer.send(Frame.CAST, self.target, 0, [notice])
 
     # -- items in memory
 

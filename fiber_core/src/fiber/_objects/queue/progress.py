@@ -21,7 +21,7 @@ from pathlib import Path
 
 from fiber._objects.memory import backing
 from fiber._objects.memory.backing import TAG_SIZE, Location
-from fiber._objects.queue.state import Progress
+from fiber._objects.queue.bypass import Progress
 
 #: words of a slot: handed out; given back after and up to; tasks done
 _WORDS = 4

@@ -21,6 +21,7 @@ from fiber._wire.descriptors import ReadyFd
 from fiber.exceptions import PeerLostError, TransportError
 
 if TYPE_CHECKING:
+    from fiber._objects.queue.bypass_socket import ReadingEnd
     from fiber._objects.queue.remote_channel import RemoteChannel
 
 #: seconds of work at the present rate that are prefetched
@@ -83,6 +84,11 @@ class RemoteReader:
         self._closed = False
         self._error: PeerLostError | None = None
         self._ready_fd: ReadyFd | None = None
+        # end of a bypass that is offered or open, and its number while it is open, or was and the owner is not told
+        self._bypass: ReadingEnd | None = None
+        self._open_number = 0
+        # number of the last item before it, and of the last bypass that was left
+        self._base = self._left_number = 0
         # True while the owner has items for the first request, see Notice.READY
         self._is_notified = False
         # for the rate: when the last items came, and how many
@@ -131,6 +137,8 @@ class RemoteReader:
                 self._ready_fd = ReadyFd()
                 self._has_work_after_take = True
                 self._update_ready_fd()
+                if self._bypass is not None:
+                    self._leave_bypass()
             ready_fd = self._ready_fd
         self._request_standing()
         return ready_fd
@@ -150,7 +158,18 @@ class RemoteReader:
         deadline = None if timeout is None else Deadline(timeout)
         self._waiting += 1
         try:
-            while not (self._buffer or self._ended or self._error is not None):
+            while not self._buffer:
+                if self._open_number and self._bypass is not None:
+                    left = None if deadline is None else deadline.left
+                    if not self._receive(self._bypass, left if block else 0):
+                        if not block:
+                            # only the owner knows that there is none
+                            self._leave_bypass()
+                        elif left == 0:
+                            return self._is_ready
+                    continue
+                if self._ended or self._error is not None:
+                    break
                 ask = self._request
                 if ask is None:
                     ask = self._send_request(Mode.WAIT if block else Mode.NOWAIT)
@@ -179,6 +198,39 @@ class RemoteReader:
         elif not self._changed.wait(_STANDING_WAIT if left is None else min(left, _STANDING_WAIT)):
             # answered, it is followed by a request of a thread that waits
             self._cancel(ask)
+
+    def _receive(self, bypass: ReadingEnd, left: float | None) -> bool:
+        """Receive an item through a bypass, or leave it; wait for that. False where nothing came. The lock is held."""
+        try:
+            item = bypass.receive(self._delivered + 1 - self._base)
+            if item is not None:
+                # no call between the two, after which an interrupt could come
+                self._buffer += (item,)
+                self._delivered += 1
+                return True
+        except EOFError:
+            self._leave_bypass()
+            return True
+        except BaseException:
+            # what was received is lost, and the owner has it
+            bypass.close()
+            raise
+        if left == 0:
+            return False
+        with self._unlocked():
+            bypass.wait(TURN if left is None else turn(left))
+        return False
+
+    def _leave_bypass(self) -> None:
+        """Have the owner asked for items again. The lock is held, and given up meanwhile."""
+        bypass = self._bypass
+        # not here, where an interrupt may come before it is sent
+        self._remote.submit(self.give_back)
+        while self._bypass is bypass and self._error is None:
+            self._changed.wait(TURN)
+        if self._error is not None:
+            # the owner is gone
+            self._bypass = None
 
     def _lead(self, ask: _PendingRequest, seconds: float) -> bool:
         """Read the owner's messages until a request is answered; False where others read them."""
@@ -302,6 +354,9 @@ class RemoteReader:
             self._report_is_scheduled = False
             if self._reported == self._returned or self._closed or self._error is not None:
                 return None
+            if self._open_number:
+                # the owner reads it in the page
+                return None
             self._reported = self._returned
             self._reported_at = time.monotonic()
             return protocol.SETTLE.pack(Op.SETTLE, self._direction, self._reported)
@@ -345,6 +400,29 @@ class RemoteReader:
             self._remote.submit(self._request_standing)
         return is_found
 
+    def on_bypass(self, number: int, session: int, count: int) -> None:
+        """Take what comes next, item ``count`` of a bypass, from there: in place of an answer to a request."""
+        if session != self.session:
+            return
+        with self._lock:
+            if self._request is not None:
+                self._request.is_open = False
+                self._request = None
+            self._open_number, self._base = number, self._delivered + 1 - count
+            bypass = self._bypass
+            leave = bypass is None or bypass.number != number or self._has_work_after_take
+            self._changed.notify_all()
+        if leave:
+            self._remote.submit(self.give_back)
+        self.wake()
+
+    def keep_bypass(self, bypass: ReadingEnd) -> None:
+        """Keep an end that the owner may open."""
+        with self._lock:
+            is_late = self._open_number or bypass.number <= self._left_number
+            if not (self._closed or is_late):
+                self._bypass = bypass
+
     def on_unseen(self) -> None:
         """Report from now on: the owner cannot map the progress page."""
         with self._lock:
@@ -364,6 +442,9 @@ class RemoteReader:
             if self._error is None:
                 self._error = lost
             self._request = None
+            if self._bypass is not None:
+                # what is in it is handed out, too
+                self._bypass.close()
             if not self._remote.is_same_host:
                 # other readers may have them by now
                 self._buffer.clear()
@@ -384,7 +465,13 @@ class RemoteReader:
                 # else what was noted last stays, of which the owner may not have heard
                 self.slot.note_given_back(after, upto)
             self._update_ready_fd()
-            return protocol.GIVE_BACK.pack(Op.GIVE_BACK, self._direction, after, upto)
+            bypass, self._bypass = self._bypass, None
+            number, self._open_number = self._open_number, 0
+            self._left_number = max(number, self._left_number)
+            if bypass is not None:
+                bypass.close()
+                self._changed.notify_all()
+            return protocol.GIVE_BACK.pack(Op.GIVE_BACK, self._direction, after, upto, number)
 
         self._send(message)
         if self._ready_fd is not None:

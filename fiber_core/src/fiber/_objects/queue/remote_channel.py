@@ -19,13 +19,14 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from fiber._base.entry_points import load_object
 from fiber._base.threads import in_turns
 from fiber._objects import protocol
 from fiber._objects.address import Address
 from fiber._objects.owner_connection import Owner
 from fiber._objects.pipe import memories
 from fiber._objects.pipe.memories import ItemInMemory
-from fiber._objects.protocol import WINDOW, Notice, Op, Outcome
+from fiber._objects.protocol import WINDOW, Notice, Op, Outcome, Step
 from fiber._objects.queue import messages
 from fiber._objects.queue.messages import Item
 from fiber._objects.queue.reader import RemoteReader
@@ -34,6 +35,7 @@ from fiber._wire.frames import Message
 from fiber.exceptions import PeerLostError, TransportError
 
 if TYPE_CHECKING:
+    from fiber._objects.queue.bypass_socket import WritingEnd
     from fiber._objects.store import Store
     from fiber._wire.reading import Action
 
@@ -88,6 +90,8 @@ class RemoteWriter:
         self._head = protocol.PUT.pack(Op.PUT, direction)
         # True once an item was in memory
         self._has_memory = False
+        # through which its reader gets items that are put one by one
+        self._bypass: WritingEnd | None = None
 
     def put(self, item: Item, block: bool, timeout: float | None) -> None:
         """Put an item, see :class:`~fiber._objects.handle.Writer`."""
@@ -100,7 +104,8 @@ class RemoteWriter:
                     if is_sent:
                         self._note_sent(len(item))
                 if is_sent:
-                    self._remote.cast([self._head, *messages.pack([item])])
+                    head = self._head if self._bypass is None else self._pass_by(self._bypass, item)
+                    self._remote.cast([head, *messages.pack([item])])
                     self._sent_at = time.perf_counter()
             except TransportError as error:
                 self.fail(error)
@@ -154,6 +159,13 @@ class RemoteWriter:
         if self._sent:
             self._remote.deliver()
 
+    def close(self) -> None:
+        """Send all items that were put, as the last handle is closed."""
+        self.send_all()
+        bypass = self._bypass
+        if bypass is not None:
+            bypass.close()
+
     def abandon(self) -> None:
         """Do not wait at this process's end for items that were put."""
         self.is_abandoned = True
@@ -202,7 +214,30 @@ class RemoteWriter:
         )
         if not has_room and self._is_window_full:
             return False
+        if self._bypass is not None:
+            return self._bypass.is_quick(self._sent_at)
         return time.perf_counter() - self._sent_at >= _BATCH_WITHIN
+
+    # -- a bypass
+
+    def keep_bypass(self, bypass: WritingEnd) -> None:
+        """Send what is put one by one through it from now on."""
+        # without `_wire`: whoever holds that has to send what others put meanwhile
+        self._bypass = bypass
+
+    def _pass_by(self, bypass: WritingEnd, item: bytes) -> bytes:
+        """Send an item through a bypass; the head of the message with which the owner gets it. `_wire` is held."""
+        # first, for whom it is waits for it
+        if len(item) <= bypass.largest and bypass.send(item):
+            return protocol.PUT_COPY.pack(Op.PUT_COPY, self._direction, bypass.number, bypass.count)
+        self._end_bypass()
+        return self._head
+
+    def _end_bypass(self) -> None:
+        if self._bypass is not None:
+            # its reader leaves it once it has what is in it
+            self._bypass.close()
+            self._bypass = None
 
     def _note_sent(self, size: int) -> None:
         self._sent += 1
@@ -260,6 +295,7 @@ class RemoteWriter:
         while self._wire.acquire(blocking=block):
             try:
                 while self._pending and (batch := self._next(window=window)) is not None:
+                    self._end_bypass()
                     items = self._remote.sent(batch) if self._has_memory else batch
                     self._remote.cast([self._head, *messages.pack(items)])
                     self._sent_at = time.perf_counter()
@@ -440,6 +476,14 @@ class RemoteChannel(RemoteObject):
             self.submit(self.takes_memory)
         return items
 
+    def _fetch_bypass(self, direction: int, number: int, step: int) -> None:
+        """Fetch an end of a bypass; on the executor."""
+        fetch = load_object("fiber._objects.queue.bypass_socket:fetch")
+        fetched = fetch(self.call, direction, number, writes=step == Step.SEND)
+        user: Any = (self._writers if step == Step.SEND else self._readers).get(direction)
+        if fetched is not None and user is not None:
+            user.keep_bypass(fetched)
+
     # -- messages and loss of the owner; on the handler thread
 
     def fail(self, error: BaseException) -> None:
@@ -496,6 +540,12 @@ class RemoteChannel(RemoteObject):
             self.submit(writer.return_credit)
         elif notice == Notice.BROKEN and writer is not None:
             writer.on_broken()
+        elif notice == Notice.BYPASS:
+            _, _, step, number, session, count = protocol.read(protocol.BYPASS, body)
+            if step != Step.OPEN:
+                self.submit(functools.partial(self._fetch_bypass, direction, number, step))
+            elif reader is not None:
+                reader.on_bypass(number, session, count)
 
     # -- the end
 
@@ -535,7 +585,7 @@ class RemoteChannel(RemoteObject):
         writer = None if written is None else self._writers.pop(written)
         reader = None if read is None else self._readers.pop(read)
         if writer is not None:
-            writer.send_all()
+            writer.close()
         if reader is not None:
             reader.close()
             self._owner.release(reader.slot)

@@ -118,6 +118,16 @@ class Recall:
 
 
 @values.frozen
+class OpenBypass:
+    """Answer a request: what comes next comes through a bypass."""
+
+    request: Request
+    number: int
+    #: number in it of the item that is next
+    count: int
+
+
+@values.frozen
 class Revoke:
     """Ask a writer to return its credits."""
 
@@ -146,6 +156,7 @@ Command: TypeAlias = (
     | Refused
     | Broken
     | Recall
+    | OpenBypass
     | Revoke
     | StartTimer
     | Drop

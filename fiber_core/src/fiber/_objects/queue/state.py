@@ -5,7 +5,7 @@ until its reader has settled it: items that a lost reader had not handed to its 
 front. Readers and writers are any hashable names (peers, in practice); None is a thread of the
 owner itself, whose items are its own at once.
 
-Four parts:
+Five parts:
 
 - :class:`InFlight`: deliveries to one reader that are not settled yet (AMQP: unacknowledged).
 - :class:`CreditWindow`: flow control. Where ``maxsize`` limits the number of items, a writer in
@@ -16,6 +16,7 @@ Four parts:
   item. An only reader that polls is sent items at once. Where several poll, or threads of the owner
   do, each is notified that there are items, and again when there are none: the first request gets
   them, and prefetched items are recalled for the others.
+- :class:`~fiber._objects.queue.bypass.Bypass`: items that a writer sends to a reader itself, with copies here.
 - :class:`QueueState`: items, requests and deliveries; it has one of each of the others.
 """
 
@@ -25,9 +26,9 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from heapq import merge
 from operator import itemgetter
-from typing import TypeAlias
 
 from fiber._objects.protocol import Mode
+from fiber._objects.queue.bypass import Bypass, Positioned, Progress
 from fiber._objects.queue.messages import Item, count_to_none
 from fiber._objects.queue.requests import (
     Accepted,
@@ -38,6 +39,7 @@ from fiber._objects.queue.requests import (
     End,
     Nothing,
     Offer,
+    OpenBypass,
     Ready,
     Recall,
     Refused,
@@ -47,11 +49,6 @@ from fiber._objects.queue.requests import (
     Unready,
 )
 from fiber.exceptions import WireError
-
-#: an item and its position in the order of the queue
-Positioned: TypeAlias = tuple[int, Item]
-#: number of the last item that a reader handed out; numbers (after, up to) that it gave back last
-Progress: TypeAlias = tuple[int, int, int]
 
 
 def _unknown() -> Progress:
@@ -67,10 +64,11 @@ class InFlight:
             it dies suddenly. Without it only messages count.
     """
 
-    __slots__ = ("_progress", "_unsettled", "delivered", "recalled", "settled")
+    __slots__ = ("_unsettled", "delivered", "progress", "recalled", "settled")
 
     def __init__(self, progress: Callable[[], Progress] = _unknown) -> None:
-        self._progress = progress
+        #: what the reader notes
+        self.progress = progress
         self._unsettled: deque[Positioned] = deque()
         #: number of the last item delivered
         self.delivered = 0
@@ -123,6 +121,19 @@ class InFlight:
         self.settled = upto
         return back
 
+    def leave_bypass(self, after: int, upto: int) -> list[Positioned]:
+        """As :meth:`give_back` of items up to ``upto``, the last of which came through a bypass.
+
+        Raises:
+            WireError: these numbers make no sense.
+        """
+        if not after <= upto or upto < self.delivered:
+            msg = f"a reader leaves a bypass after {after} to {upto} of {self.delivered}"
+            raise WireError(msg)
+        back = self.give_back(min(after, self.delivered), self.delivered)
+        self.delivered = self.settled = upto
+        return back
+
     def unconsumed(self) -> list[Positioned]:
         """Items that a reader which is gone had not handed to its user."""
         returned, after, upto = self._read()
@@ -133,7 +144,7 @@ class InFlight:
         ]
 
     def _read(self) -> Progress:
-        returned, after, upto = self._progress()
+        returned, after, upto = self.progress()
         return min(returned, self.delivered), after, upto
 
 
@@ -381,6 +392,8 @@ class QueueState:
         self._timer_is_set = False
         #: readers that were notified of items
         self.pollers = Pollers()
+        #: socket between a writer and a reader
+        self.bypass = Bypass()
 
     # -- properties
 
@@ -432,6 +445,8 @@ class QueueState:
         """Add an item if neither a reader nor a writer waits and there is room; False otherwise."""
         if self._waiting or self.window.waiting or self.readers_gone or not self.has_room:
             return False
+        if self.bypass.is_open:
+            return False
         self._fresh.append(item)
         self._bytes += len(item)
         return True
@@ -439,7 +454,7 @@ class QueueState:
     def deliver_now(self, item: Item) -> Deliver | None:
         """Deliver an item to the only reader that asks; None where it is not so simple."""
         waiting, in_flight = self._waiting, self._in_flight
-        if len(waiting) != 1 or self._fresh or self._returned_items:
+        if len(waiting) != 1 or self._fresh or self._returned_items or self.bypass.is_open:
             return None
         # as `_asks_alone` has it, without its calls
         if self.pollers.owner_polls or (len(in_flight) != 1 and self._asked < _ALONE_AFTER):
@@ -459,7 +474,7 @@ class QueueState:
 
     def wait_now(self, request: Request) -> bool:
         """Have a thread of the owner wait for the next item; False where it is not so simple."""
-        if self._waiting or self._fresh or self._returned_items:
+        if self._waiting or self._fresh or self._returned_items or self.bypass.is_open:
             return False
         if (
             (self._in_flight and self._prefetched())
@@ -474,6 +489,8 @@ class QueueState:
 
     def take_now(self) -> Item | None:
         """Take the first item, None if there is none; then :meth:`advance` if writers wait."""
+        if self.bypass.holds:
+            return None
         if self._returned_items:
             item = self._returned_items.popleft()[1]
         elif self._fresh:
@@ -489,7 +506,7 @@ class QueueState:
         waiting = self._waiting
         if len(waiting) != 1 or waiting[0] is not request or self.window.waiting:
             return False
-        if self._fresh or self._returned_items:
+        if self._fresh or self._returned_items or self.bypass.is_open:
             return False
         waiting.clear()
         # as if it had been in the queue
@@ -525,6 +542,35 @@ class QueueState:
         self._let_in(offer.items)
         return [Accepted(offer), *self.advance()]
 
+    def hold_copy(self, writer: Hashable, number: int, count: int, item: Item) -> bool:
+        """Keep the copy of item ``count`` of a bypass while it is open; False where it is not."""
+        bypass = self.bypass
+        if not (bypass.is_open and bypass.is_between(writer, number)):
+            return False
+        if self._fresh:
+            # others', who put them while the reader is asked to leave
+            position = self._first - 1
+        else:
+            position = self._first
+            self._first += 1
+        bypass.hold(count, (position, item))
+        return True
+
+    def put_copy(self, offer: Offer, number: int, count: int) -> Commands:
+        """Take the copy of item ``count`` of a bypass; it opens one that is offered where only its reader waits.
+
+        Raises:
+            WireError: as of :meth:`put`.
+        """
+        bypass, out = self.bypass, Commands()
+        if not bypass.is_open and bypass.is_between(offer.writer, number):
+            out = self._open_bypass(count)
+        if self.hold_copy(offer.writer, number, count, offer.items[0]):
+            return [*out, Accepted(offer)]
+        if bypass.was_handed_out(offer.writer, number, count):
+            return [*out, Accepted(offer)]
+        return out + self.put(offer)
+
     def grant(self, writer: Hashable) -> int:
         """Grant a writer whose offer was accepted credits; how many."""
         return self.window.grant(writer, self.size)
@@ -537,6 +583,7 @@ class QueueState:
     def remove_writer(self, writer: Hashable) -> Commands:
         """Take back the credits of a writer that is gone; its offers stay."""
         self.window.remove_writer(writer)
+        self.bypass.forget(writer)
         return self.advance()
 
     def close_writers(self) -> Commands:
@@ -585,16 +632,28 @@ class QueueState:
         in_flight.settle(upto)
         return self.advance()
 
-    def give_back(self, reader: Hashable, after: int, upto: int) -> Commands:
+    def give_back(self, reader: Hashable, after: int, upto: int, number: int = 0) -> Commands:
         """Take back a reader's items behind number ``after`` up to ``upto``; settle those before.
 
+        Args:
+            reader: who gives them back.
+            after: number of the last item that it has handed out.
+            upto: number of the last item that it has received.
+            number: of the bypass that it left; 0 for none.
+
         Raises:
-            WireError: it was delivered fewer.
+            WireError: it was delivered fewer, or there is no such bypass.
         """
-        in_flight = self._in_flight.get(reader)
+        in_flight, bypass = self._in_flight.get(reader), self.bypass
         if in_flight is None:
             return []
-        self._put_back(in_flight.give_back(after, upto))
+        if not number:
+            self._put_back(in_flight.give_back(after, upto))
+        elif number != bypass.number or reader != bypass.reader or not bypass.is_open:
+            msg = f"a reader leaves bypass {number}, which is not open"
+            raise WireError(msg)
+        else:
+            self._put_back(in_flight.leave_bypass(after, upto) + bypass.end(after))
         # a kept request would get them again at once
         return end_requests(self._waiting, reader, kept=True) + self.advance()
 
@@ -617,7 +676,10 @@ class QueueState:
             return []
         end_requests(self._waiting, reader, kept=False)
         self.pollers.forget(reader)
-        self._put_back(in_flight.unconsumed())
+        back = in_flight.unconsumed()
+        if reader == self.bypass.reader:
+            back += self.bypass.end()
+        self._put_back(back)
         if self.readers_gone:
             return self._drop()
         return self.advance()
@@ -627,12 +689,29 @@ class QueueState:
         self.readers_gone = True
         return self._drop()
 
+    def close_bypass(self) -> Commands:
+        """Have the reader leave the bypass, if one is open."""
+        out = Commands()
+        bypass = self.bypass
+        in_flight = self._in_flight[bypass.reader] if bypass.is_open else None
+        if in_flight is not None and not in_flight.recalled:
+            in_flight.recalled = True
+            out.append(Recall(self.bypass.reader))
+            # meanwhile, nobody is to get items that come after those
+            bypass.holds = 2
+            self._start_timer(out)
+        return out
+
     # -- inside
 
     def on_timer(self) -> Commands:
         """Expire requests and offers, recall prefetched items; a :class:`StartTimer` is due."""
         self._timer_is_set = False
         out: Commands = self.window.expire()
+        # a reader that is stopped stops nobody else
+        self.bypass.holds = max(0, self.bypass.holds - 1)
+        if self.bypass.holds:
+            self._start_timer(out)
         if not self.available:
             out += expire_requests(self._waiting)
             if self.pollers.owner_polls or any(map(self._needs_recall, self._waiting)):
@@ -647,6 +726,8 @@ class QueueState:
         out += self.pollers.on_available(self.available)
         if self._waiting or self.pollers.owner_polls:
             self._resolve_waiting(out)
+        if self.bypass.is_open:
+            self._close_bypass(out)
         if self.window.waiting:
             out += self.window.revoke()
             if self.window.is_urgent:
@@ -667,7 +748,7 @@ class QueueState:
 
     def _serve(self, out: Commands) -> bool:
         changed = False
-        while self._waiting and self.available:
+        while self._waiting and self.available and not self.bypass.holds:
             request = self._waiting.popleft()
             changed = True
             if request.peek:
@@ -740,16 +821,39 @@ class QueueState:
             self._returned_items = deque(merge(self._returned_items, positioned, key=_position))
 
     def _prefetched(self, *, without: Hashable = None) -> int:
-        return sum(
+        bypass = self.bypass
+        in_bypass = bypass.trim() if bypass.is_open and bypass.reader != without else 0
+        return in_bypass + sum(
             in_flight.prefetched() for name, in_flight in self._in_flight.items() if name != without
         )
+
+    def _open_bypass(self, count: int) -> Commands:
+        """Have the reader take item ``count`` from the bypass that is offered, where it waits, and nobody else."""
+        waiting, reader = self._waiting, self.bypass.reader
+        in_flight = self._in_flight.get(reader)
+        if in_flight is None:
+            return []
+        if len(waiting) != 1 or self.available or self.window.waiting or in_flight.recalled:
+            return []
+        request = waiting[0]
+        if request.reader != reader or request.mode is not Mode.WAIT or not self._asks_alone:
+            return []
+        waiting.clear()
+        self.bypass.open(in_flight.delivered + 1 - count, in_flight.progress)
+        return [OpenBypass(request, self.bypass.number, count)]
+
+    def _close_bypass(self, out: Commands) -> None:
+        """Have the reader leave the bypass where others ask for items, or put some."""
+        is_wanted = self._waiting or self.available or self.window.waiting
+        if is_wanted or self.pollers.owner_polls:
+            out += self.close_bypass()
 
     def _resolve_waiting(self, out: Commands) -> None:
         """Recall prefetched items for waiting requests, or answer that there is none."""
         can_come = self.pollers.owner_polls and not self.available and self._prefetched() > 0
         at_once = False
         for request in list(self._waiting):
-            if self._prefetched(without=request.reader):
+            if self.bypass.holds or self._prefetched(without=request.reader):
                 at_once = at_once or request.mode is Mode.NOWAIT
                 can_come = can_come or self._needs_recall(request)
             elif self.writers_gone and not self.window.waiting:

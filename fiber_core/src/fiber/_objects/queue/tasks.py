@@ -31,13 +31,14 @@ from fiber._objects import protocol
 from fiber._objects.address import Kind
 from fiber._objects.protocol import Notice, Op
 from fiber._objects.queue import progress
+from fiber._objects.queue.bypass import Positioned, Progress
 from fiber._objects.queue.channel import Channel
 from fiber._objects.queue.messages import Item, ItemWithReferences
 from fiber._objects.queue.progress import ProgressSlot
 from fiber._objects.queue.reader import RemoteReader
 from fiber._objects.queue.remote_channel import RemoteChannel
 from fiber._objects.queue.requests import Commands, Deliver, Drop
-from fiber._objects.queue.state import InFlight, Positioned, Progress, QueueState
+from fiber._objects.queue.state import InFlight, QueueState
 from fiber._wire.endpoint import Peer
 from fiber._wire.frames import Kind as Frame
 from fiber._wire.frames import Message
