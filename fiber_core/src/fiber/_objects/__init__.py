@@ -34,10 +34,10 @@ calls ``_wire`` for connections, ``_runtime`` for the process, and little of ``_
 
 - ``address``: kinds, shapes, addresses.
 - ``store``: registry of one process. ``handle``: base of the users' objects, and pickling of items.
-- ``owned_object`` (with its count of references), ``remote_object``: bases of the two sides. ``owner_connection``: connection of
-  this process to an owner.
+- ``owned_object`` (with its count of references), ``remote_object`` (with the connection to the owner): bases of
+  the two sides.
 - ``descriptors``: those of the program, and its sockets.
-- ``protocol``: messages. ``waiting``: waiting threads of the owner.
+- ``protocol``: messages.
 - ``auth_domain``, ``auth_listener``, ``listener_addresses``: processes of other programs. ``auth_domain`` is
   apart from ``store`` so that credentials and endpoints are in one place.
 - ``queue``, ``pipe``, ``sync``, ``memory``, ``blocks``, ``managed``: the kinds.

@@ -26,7 +26,7 @@ from fiber._wire.frames import Kind as Frame
 from fiber._wire.frames import Message
 
 if TYPE_CHECKING:
-    from fiber._objects.owner_connection import Owner
+    from fiber._objects.remote_object import Owner
     from fiber._objects.store import Store
 
 # what was made for the objects of a pickle, by their ids, since a pickle may be begun twice, and the

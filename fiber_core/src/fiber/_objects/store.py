@@ -23,11 +23,10 @@ from fiber._objects.blocks.copies import UnusedCopies
 from fiber._objects.memory import backing
 from fiber._objects.memory.backing import Location
 from fiber._objects.owned_object import OwnedObject
-from fiber._objects.owner_connection import Owner
 from fiber._objects.queue import progress
 from fiber._objects.queue.channel import Channel
 from fiber._objects.queue.messages import ItemWithReferences, Reference
-from fiber._objects.remote_object import RemoteObject
+from fiber._objects.remote_object import Owner, RemoteObject
 from fiber._runtime import runtime
 from fiber._wire.endpoint import Peer
 from fiber._wire.unix import SCHEME

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fiber._objects.address import Address
-    from fiber._objects.owner_connection import Owner
+    from fiber._objects.remote_object import Owner
     from fiber._objects.store import Store
     from fiber._wire.client import PendingCall
 

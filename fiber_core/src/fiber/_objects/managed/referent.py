@@ -35,7 +35,7 @@ from fiber.exceptions import PeerLostError, TransportError, WireError
 if TYPE_CHECKING:
     from fiber._objects.address import Address
     from fiber._objects.managed.channel import Channel
-    from fiber._objects.owner_connection import Owner
+    from fiber._objects.remote_object import Owner
     from fiber._objects.store import Store
     from fiber._wire.client import PendingCall
 

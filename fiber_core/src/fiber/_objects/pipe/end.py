@@ -12,12 +12,12 @@ from fiber._objects import protocol
 from fiber._objects.address import Address, Kind
 from fiber._objects.handle import encode, encode_into
 from fiber._objects.owned_object import OwnedObject
-from fiber._objects.owner_connection import Owner, without_traceback
 from fiber._objects.pipe import bridge, memories, packets
 from fiber._objects.pipe.bridge import FarEnd
 from fiber._objects.pipe.packets import INLINE, Packet, PacketLoop, PacketSocket
 from fiber._objects.protocol import Op
 from fiber._objects.queue.messages import Item, ItemWithReferences
+from fiber._objects.remote_object import Owner, without_traceback
 from fiber._wire.endpoint import Peer
 from fiber._wire.frames import Kind as Frame
 from fiber._wire.frames import Message

@@ -36,7 +36,7 @@ from fiber._wire.descriptors import OwnedSocket
 from fiber.exceptions import WireError
 
 if TYPE_CHECKING:
-    from fiber._objects.owner_connection import Owner
+    from fiber._objects.remote_object import Owner
     from fiber._wire.endpoint import Peer
 
 #: number of a descriptor, bytes of its item

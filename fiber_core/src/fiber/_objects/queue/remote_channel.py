@@ -23,14 +23,13 @@ from fiber._base.entry_points import load_object
 from fiber._base.threads import in_turns
 from fiber._objects import protocol
 from fiber._objects.address import Address
-from fiber._objects.owner_connection import Owner
 from fiber._objects.pipe import memories
 from fiber._objects.pipe.memories import ItemInMemory
 from fiber._objects.protocol import WINDOW, Notice, Op, Outcome, Step
 from fiber._objects.queue import messages
 from fiber._objects.queue.messages import Item
 from fiber._objects.queue.reader import RemoteReader
-from fiber._objects.remote_object import NO_PAGE, RemoteObject
+from fiber._objects.remote_object import NO_PAGE, Owner, RemoteObject
 from fiber._wire.frames import Message
 from fiber.exceptions import PeerLostError, TransportError
 

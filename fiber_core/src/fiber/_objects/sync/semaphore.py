@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from fiber._base import values
 from fiber._objects.address import Address, Kind
-from fiber._objects.owner_connection import Owner
 from fiber._objects.protocol import read
+from fiber._objects.remote_object import Owner
 from fiber._objects.sync import shared_lock
 from fiber._objects.sync.hold import LocalHold, Permits
 from fiber._objects.sync.protocol import (

@@ -18,9 +18,8 @@ from fiber._objects.address import Address, Kind
 from fiber._objects.memory.backing import Location, map_arena
 from fiber._objects.memory.heap import Allocation, heap_of
 from fiber._objects.owned_object import OwnedObject
-from fiber._objects.owner_connection import Owner, without_traceback
 from fiber._objects.protocol import read
-from fiber._objects.remote_object import RemoteObject
+from fiber._objects.remote_object import Owner, RemoteObject, without_traceback
 from fiber._objects.sync import protocol
 from fiber._objects.sync.protocol import REQUEST, Answer, Answers, Notice, Op, Request, Status, Wait
 from fiber._wire.endpoint import Peer
