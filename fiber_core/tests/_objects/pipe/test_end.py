@@ -14,7 +14,7 @@ import pytest
 from fiber._objects.handle import decode
 from fiber._objects.pipe import end as pipe
 from fiber._objects.pipe import packets
-from fiber._objects.pipe.bridge import FarEnd
+from fiber._objects.pipe.end import FarEnd
 from fiber._objects.queue.messages import ItemWithReferences
 from fiber.exceptions import PeerLostError
 from waiting import PATIENCE, until
@@ -166,7 +166,7 @@ def test_one_that_cannot_be_handed_over_is_an_error_to_its_user(other, ends, mon
         raise OSError(errno.EMFILE, "too many")
 
     monkeypatch.setattr(packets, "send_descriptors", send)
-    monkeypatch.setattr(pipe.bridge, "lay", refuse)
+    monkeypatch.setattr(pipe, "_lay_bridge", refuse)
     loaded = other.store.hold(*pickled(ends[1]))
     with pytest.raises(OSError, match="no descriptor is left|no longer exists"):
         put(loaded, b"never")

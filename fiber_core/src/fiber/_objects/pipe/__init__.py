@@ -22,6 +22,6 @@ Threads: one for each bridge, ``fiber-bridge``, which ends with either side. Loc
 none is held during a system call that waits.
 
 - ``packets``: messages on a socket. ``memories``: memory of large ones, and of queues' large items.
-  ``end``: ends, their references and their way to other processes.
-  ``bridge``: ends for those who cannot have a descriptor.
+  ``end``: ends, their references and their way to other processes; bridges to those who cannot have a
+  descriptor.
 """
