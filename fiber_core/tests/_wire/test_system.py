@@ -1,4 +1,4 @@
-"""What the wire takes from the system: descriptors, and threads that accept."""
+"""What the wire takes from the system: descriptors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ import pytest
 
 from fiber._base import values
 from fiber._wire import descriptors
-from fiber._wire.accept_thread import AcceptThread, private_listener
 from wire_world import in_thread
 
 
@@ -198,86 +197,3 @@ class TestWaiting:
         os.close(reader)
         os.close(writer)
         assert descriptors.await_readable(poll, [reader], None)
-
-
-# A thread that accepts connections: each is served, and none after its end.
-
-
-@pytest.fixture
-def path(folder):
-    return f"{folder}/door"
-
-
-def call(path):
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(path)
-        return connection.recv(100)
-
-
-def say_hello(connection):
-    with connection:
-        connection.sendall(b"hello")
-
-
-def test_each_connection_is_served_until_it_is_closed(path):
-    accepting = AcceptThread(private_listener(path), say_hello, name="test-door")
-    assert [call(path) for _ in range(3)] == [b"hello"] * 3
-
-    accepting.close()
-    accepting.close()
-
-    with pytest.raises(ConnectionRefusedError):
-        call(path)
-    assert not [one for one in threading.enumerate() if one.name == "test-door"]
-
-
-def test_many_are_served_at_once_where_one_may_take_long(path):
-    both = threading.Barrier(2)
-
-    def serve(connection):
-        with connection:
-            both.wait(20)
-            connection.sendall(b"both are here")
-
-    with contextlib.closing(
-        AcceptThread(private_listener(path), serve, name="test-door", thread_per_connection=True)
-    ):
-        first = in_thread(call, path)
-        assert call(path) == first() == b"both are here"
-
-
-def test_it_goes_on_after_there_was_no_descriptor_or_no_thread_for_one(path, monkeypatch):
-    listener = Mock(wraps=private_listener(path))
-    none_left = OSError(errno.EMFILE, "too many open files")
-    listener.accept.side_effect = itertools.chain([none_left], itertools.repeat(DEFAULT))
-    with contextlib.closing(
-        AcceptThread(listener, say_hello, name="test-door", thread_per_connection=True, pause=0.01)
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError))
-            assert call(path) == b""
-        assert call(path) == b"hello"
-
-
-def test_it_may_be_closed_by_what_it_serves(path):
-    accepting = None
-    closed = threading.Event()
-
-    def serve(connection):
-        connection.close()
-        accepting.close()
-        closed.set()
-
-    listener = private_listener(path)
-    accepting = AcceptThread(listener, serve, name="test-door")
-    call(path)
-
-    assert closed.wait(20)
-    assert listener.fileno() == -1
-
-
-def test_a_private_listener_is_its_users_alone(path):
-    with private_listener(path):
-        assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
-        with pytest.raises(OSError):
-            private_listener(path)

@@ -38,8 +38,8 @@ from typing import TYPE_CHECKING, Any
 
 from fiber._base import light_values, values
 from fiber._base.threads import ending_signals
+from fiber._ring.forwarding import AcceptThread, private_listener
 from fiber._ring.model import RingCounters, RingError, RingPhase, RingStatus, RingTiming
-from fiber._wire.accept_thread import AcceptThread, private_listener
 from fiber.backend_parts.liveness import (
     Claim,
     Liveness,

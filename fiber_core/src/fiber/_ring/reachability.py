@@ -24,11 +24,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from fiber._base import values
-from fiber._ring.forwarding import LOOPBACK
+from fiber._ring.forwarding import LOOPBACK, AcceptThread
 from fiber._ring.model import Host
 from fiber._ring.protocol import Address, Hello, ProbeResult, ProbeTarget
 from fiber._runtime import runtime
-from fiber._wire.accept_thread import AcceptThread
 
 #: open connections of one probe
 _MAX_CONNECTIONS = 64

@@ -18,8 +18,6 @@ link, client    a connection to another process's endpoint; calls over it
 codec           objects to bytes: pickle, cloudpickle, exceptions with tracebacks
 descriptors     limits, ownership and inspection of file descriptors
 fork            what a fork by user code does to open sockets
-accept_thread   an accept loop on a thread, for small local services
-interfaces      this host's network interfaces
 =============== =====================================================================
 
 Invariants:

@@ -22,6 +22,7 @@ from typing import IO, Any, Protocol
 
 from fiber._agent import rundir
 from fiber._agent.supervisor.kernel import adopt_orphans
+from fiber._ring.forwarding import AcceptThread, private_listener
 from fiber._ring.member import WorkerProcess
 from fiber._ring.model import MpiTiming
 from fiber._ring.mpi import agent, messages
@@ -29,7 +30,6 @@ from fiber._ring.mpi.ranks import FOLDER, MEMBER, RankRegistry
 from fiber._ring.protocol import Leave, Probe
 from fiber._ring.reachability import Presence, probe
 from fiber._runtime import runtime
-from fiber._wire.accept_thread import AcceptThread, private_listener
 from fiber.backend_parts.standard_streams import read_until, write_all
 
 _CHUNK_SIZE = 64 * 1024
