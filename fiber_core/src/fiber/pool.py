@@ -547,7 +547,7 @@ class Pool:
             watch.begin(group, call, length_of(iterable))
             stream.on_end = watch.finish
         if call is not None:
-            from fiber._tasks.feeder import Feeder
+            from fiber._workers.open_calls import Feeder
 
             stream.interrupt = functools.partial(group.interrupt, call)
 

@@ -14,8 +14,7 @@ becomes the outcome of the item concerned and ends no thread of Fiber's.
 Threads and locks, owner: messages of workers arrive on the endpoint's handler thread, or on that of
 a caller of ``apply`` who waits; callers add calls on their own threads; timers run on the reactor.
 All of them take the dispatcher's lock, under which the table runs, arguments are pickled and sinks
-are called, so a sink must not wait; results are unpickled before it is taken. One feeder thread for
-each ``imap``. Worker: the main thread reads the link and runs tasks; while an entry of several tasks
+are called, so a sink must not wait; results are unpickled before it is taken. Worker: the main thread reads the link and runs tasks; while an entry of several tasks
 takes long, the thread ``fiber-control-reader`` reads the link in its place.
 
 Called by ``fiber._workers`` (groups, worker process), ``fiber.pool`` and ``fiber.executor``; calls
@@ -23,7 +22,6 @@ Called by ``fiber._workers`` (groups, worker process), ``fiber.pool`` and ``fibe
 
 call            one map, apply or imap: function, items, sink, pickling of arguments
 dispatcher      owner side: messages to events of the table, commands of the table to messages
-feeder          draws the iterable of an ``imap``
 pending/        which worker gets what, pure
 protocol        bodies of the messages between a pool and its workers: arguments, outcomes and all others
 shared_payload  large functions and arguments in shared memory, both sides

@@ -11,9 +11,10 @@ started after ``close`` or ``terminate``; a group whose workers fail before they
 after a bounded number of attempts, with the last reason; the clock is passed into ``state`` and
 ``records``, which have no thread, lock or socket.
 
-Threads: one for each manager that has begun, named after the group. The runtime's reactor calls the
-observer methods and the autoscaler; a retirement may also come on the manager's or a caller's
-thread. The status of jobs comes on the launcher's threads and on the one that launches.
+Threads: one for each manager that has begun, named after the group, and one for each ``imap``,
+which draws its iterable. The runtime's reactor calls the observer methods and the autoscaler; a
+retirement may also come on the manager's or a caller's thread. The status of jobs comes on the
+launcher's threads and on the one that launches.
 Locks: each manager's condition guards its ``GroupState`` and is never held while another object is
 called; ``WorkerGroup`` and ``WorkerGroups`` have a lock each for starting, and ``OpenCalls`` one that
 is held while a call is made, before the dispatcher's.
@@ -24,7 +25,7 @@ dispatcher. The dispatcher calls back through ``WorkerObserver``, which ``Worker
 group         a pool's options, groups, one group, autoscaling
 manager       the thread that keeps a group's workers alive
 state         one record a worker; what to do next, decided without a clock; report of waiting workers
-open_calls    tasks that are given one by one: calls that stay open for more, by function
+open_calls    calls that grow: of tasks given one by one, by function, and of the iterable of an ``imap``
 kept_tasks    failed tasks in files, to be run again by hand; only where that is wanted
 pool_process  the process of one worker, and the store of large payloads
 """

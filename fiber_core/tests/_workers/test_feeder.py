@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from fiber._tasks import feeder as module
-from fiber._tasks.feeder import Feeder
+from fiber._workers import open_calls
+from fiber._workers.open_calls import Feeder
 from fiber.exceptions import TerminatedError
 from tasks_world import Master
 from waiting import until
@@ -72,20 +72,20 @@ def test_what_is_drawn_reaches_the_call_in_order_and_closes_it(master, feeds):
 def test_an_endless_iterable_is_drawn_up_to_the_window_until_it_is_stopped(feeds):
     source = Source(itertools.count())
     feeder, *_ = feeds(source)
-    until(lambda: source.drawn >= module.INITIAL_AHEAD)
+    until(lambda: source.drawn >= open_calls.INITIAL_AHEAD)
     assert not source.closed.wait(0.05)
-    assert source.drawn == module.INITIAL_AHEAD
+    assert source.drawn == open_calls.INITIAL_AHEAD
     # what is taken makes room
     feeder.taken(10)
-    until(lambda: source.drawn == module.INITIAL_AHEAD + 10)
+    until(lambda: source.drawn == open_calls.INITIAL_AHEAD + 10)
     feeder.arrived(15)
     assert not source.closed.wait(0.05)
-    assert source.drawn == module.INITIAL_AHEAD + 10
+    assert source.drawn == open_calls.INITIAL_AHEAD + 10
     # and while draining every outcome
     feeder.drain()
-    until(lambda: source.drawn == module.INITIAL_AHEAD + 15)
+    until(lambda: source.drawn == open_calls.INITIAL_AHEAD + 15)
     feeder.arrived(5)
-    until(lambda: source.drawn == module.INITIAL_AHEAD + 20)
+    until(lambda: source.drawn == open_calls.INITIAL_AHEAD + 20)
     feeder.stop()
     feeder._thread.join(20)
     assert not feeder._thread.is_alive()
@@ -97,10 +97,10 @@ def test_the_window_grows_with_small_items_and_shrinks_with_large_ones(feeds):
     assert feeder._window() == 4000, "units of many items fit"
     feeder, call, _ = feeds(Source([]))
     call.item_bytes = 10
-    assert feeder._window() == module.MAX_AHEAD
-    call.item_bytes = module.MAX_AHEAD_BYTES / 8
+    assert feeder._window() == open_calls.MAX_AHEAD
+    call.item_bytes = open_calls.MAX_AHEAD_BYTES / 8
     assert feeder._window() == 8
-    call.item_bytes = module.MAX_AHEAD_BYTES * 100
+    call.item_bytes = open_calls.MAX_AHEAD_BYTES * 100
     assert feeder._window() == 4, "enough to keep two workers busy"
 
 
@@ -135,5 +135,5 @@ def test_nothing_is_handed_to_a_call_that_ended(master, feeds):
     count = call.count
     master.dispatcher.end(TerminatedError("over"))
     source.go_on.set()
-    until(lambda: source.drawn == module.INITIAL_AHEAD)
+    until(lambda: source.drawn == open_calls.INITIAL_AHEAD)
     assert call.count == count
