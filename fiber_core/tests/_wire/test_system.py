@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 import resource
 import select
 import socket
-import stat
 import sys
-import threading
 import warnings
-from pathlib import Path
-from unittest.mock import DEFAULT, Mock
 
 import pytest
 
 from fiber._base import values
 from fiber._wire import descriptors
-from wire_world import in_thread
 
 
 @pytest.mark.parametrize(
