@@ -11,7 +11,7 @@ import pytest
 
 import fiber
 from distributions import Site
-from fiber._agent.job.config import MODULE
+from fiber._agent.job import MODULE
 from fiber._runtime import runtime
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from fiber._agent import instructions
-from fiber._agent.job.config import supervisor_ident
+from fiber._agent.job import supervisor_ident
 from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.messages import encode
 from fiber._base import values

@@ -13,9 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from commands import ran
-from fiber._launch import environ
-from fiber._launch.environ import job_environment
-from fiber._launch.preparation import Program, added_by_libraries
+from fiber._launch import preparation
+from fiber._launch.preparation import Program, added_by_libraries, job_environment
 from fiber._wire import codec
 from fiber.model import BackendInfo, Capabilities
 
@@ -113,8 +112,8 @@ def test_a_main_that_is_being_loaded_for_a_child_starts_no_process(monkeypatch):
 def started(monkeypatch):
     """The environment of a program's start, of which the test changes something."""
     first = {"PATH": "/bin", "KEPT": "1", "HOME": "/root"}
-    monkeypatch.setattr(environ, "_initial", first)
-    monkeypatch.setattr(environ, "_inherited", first)
+    monkeypatch.setattr(preparation, "_initial", first)
+    monkeypatch.setattr(preparation, "_inherited", first)
     changed = {"PATH": "/mine", "KEPT": "1", "HOME": "/mine", "NEW": "2", "SSH_AUTH_SOCK": "/s"}
     monkeypatch.setattr("os.environ", changed)
     return changed
@@ -150,7 +149,7 @@ os.environ["BEFORE"] = "1"
 from types import SimpleNamespace
 import fiber
 os.environ["AFTER"] = "2"
-from fiber._launch.environ import job_environment
+from fiber._launch.preparation import job_environment
 from fiber.model import BackendInfo
 print(job_environment(SimpleNamespace(
     config=SimpleNamespace(env=(), to_environ=dict),
@@ -166,9 +165,9 @@ def test_what_a_program_changed_before_its_first_use_of_fiber_counts_too():
 
 
 def test_a_process_of_another_host_passes_on_what_it_changed_itself(monkeypatch):
-    monkeypatch.setattr(environ, "_inherited", None)
+    monkeypatch.setattr(preparation, "_inherited", None)
     monkeypatch.setenv("GIVEN", "1")
-    environ.mark_inherited()
+    preparation.mark_inherited()
     monkeypatch.setenv("OWN", "2")
     found = job_environment(runtime(same_host=False))
     assert "GIVEN" not in found

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from fiber._agent.instructions import Instructions
-from fiber._agent.job.config import MODULE, SupervisorConfig, supervisor_ident
+from fiber._agent.job import MODULE, SupervisorConfig, supervisor_ident
 from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.messages import Decoder, encode
 from fiber._base import values

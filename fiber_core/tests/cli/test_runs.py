@@ -11,7 +11,7 @@ import pytest
 
 import fiber as mp
 from fiber._agent import rundir
-from fiber._agent.job.config import MODULE
+from fiber._agent.job import MODULE
 from fiber._plugins import manager
 from fiber.cli import dashboard, runs
 from fiber.cli.runs import JobAsker, JobConnection, RemoteRuns

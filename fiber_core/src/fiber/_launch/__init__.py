@@ -33,5 +33,5 @@ In the child's process run ``code.CodeFinder``, ``module_server.ParentFinder`` a
 Modules: ``launcher``, ``child``, ``remote_monitor``, ``status_merge``, ``submit_proxy``, ``wills``
 (where notes of killed children go), ``router`` (which address or tunnel reaches a process), ``code`` (the program's code
 on other hosts), ``module_server`` (modules that a child on this host cannot find), ``preparation``
-and ``environ`` (main module, paths and environment of children), ``context``.
+(main module, paths and environment of children), ``context``.
 """

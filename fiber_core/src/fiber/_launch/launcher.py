@@ -21,8 +21,12 @@ from fiber._base.interpreter import working_folder
 from fiber._base.log import lazy_logger
 from fiber._launch import module_server, status_merge
 from fiber._launch.child import ORPHANED, Child
-from fiber._launch.environ import job_environment
-from fiber._launch.preparation import Program, added_by_libraries, ignores_interrupts
+from fiber._launch.preparation import (
+    Program,
+    added_by_libraries,
+    ignores_interrupts,
+    job_environment,
+)
 from fiber._launch.wills import WillService
 from fiber._wire import codec, frames
 from fiber._wire.frames import Kind

@@ -15,14 +15,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fiber._agent.job.config import MODULE, SupervisorConfig, supervisor_ident
+from fiber._agent.job import MODULE, SupervisorConfig, supervisor_ident
 from fiber._agent.lease import Expired, LeaseTable
 from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.messages import Decoder, encode
 from fiber._base import values
 from fiber._launch import status_merge
 from fiber._launch.code import CodeServer
-from fiber._launch.environ import public_and_private
+from fiber._launch.preparation import public_and_private
 from fiber._launch.submit_proxy import SubmitProxy
 from fiber._wire import codec, frames
 from fiber._wire.frames import Kind

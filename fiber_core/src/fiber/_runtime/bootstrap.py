@@ -165,12 +165,12 @@ def _config(payload: dict[str, Any]) -> Any:
 
 def _prepare_remote(runtime: Any, url: str, payload: dict[str, Any]) -> None:
     """Prepare this process on a host that does not see the parent's files."""
-    from fiber._launch import environ
     from fiber._launch.code import CodeFinder, ContentStore, load_main
+    from fiber._launch.preparation import mark_inherited
     from fiber._launch.submit_proxy import ManyProxyBackend, ProxyBackend
     from fiber.model import BackendInfo
 
-    environ.mark_inherited()
+    mark_inherited()
     store = ContentStore(runtime.directory, lambda question: _ask_parent(runtime, question))
     finder = CodeFinder(payload["modules"], store)
     # described by the parent: its plugin need not be installed on this host

@@ -28,7 +28,7 @@ import attrs
 import click
 
 from fiber._agent import rundir
-from fiber._agent.job.config import MODULE
+from fiber._agent.job import MODULE
 from fiber._base.threads import Deadline, SerialExecutor
 from fiber.backend_parts.liveness import Liveness, liveness_of, owner_of
 from fiber.cli.jobs import job_meant, list_jobs

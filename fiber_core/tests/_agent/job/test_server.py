@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fiber._agent.instructions import Instructions
-from fiber._agent.job.config import SupervisorConfig
+from fiber._agent.job import SupervisorConfig
 from fiber._agent.job.parent_link import Acknowledged, Connected, Lost, ParentLink, Refused
 from fiber._agent.job.server import Drain, StartBarrier, choose_route
 from fiber._agent.supervisor import messages

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from fiber._agent import instructions
 from fiber._agent.instructions import PRELOAD
-from fiber._agent.job.config import (
+from fiber._agent.job import (
     GRACE_VARIABLE,
     REACH_VARIABLE,
     STREAMS_PREFIX,
@@ -634,7 +634,7 @@ def choose_route(
 
     Args:
         config: the configuration as the parent wrote it.
-        reach: value of :data:`~fiber._agent.job.config.REACH_VARIABLE`, from the backend.
+        reach: value of :data:`~fiber._agent.job.REACH_VARIABLE`, from the backend.
 
     Raises:
         StartError: the parent cannot be dialled, and the backend names no other way.
