@@ -17,8 +17,7 @@ from fiber._base import values
 from fiber._runtime.start import supervisor_ahead, warm_runtime
 
 if TYPE_CHECKING:
-    from fiber._tasks.call import Call
-    from fiber._tasks.dispatcher import Session
+    from fiber._tasks.call import Call, Session
     from fiber._watch.progress import Watch
     from fiber._workers.group import WorkerGroup
     from fiber.process import Process

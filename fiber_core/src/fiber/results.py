@@ -20,7 +20,7 @@ from fiber.exceptions import TerminatedError, WorkerCrashedError
 
 if TYPE_CHECKING:
     from fiber._base.threads import CallbackThread
-    from fiber._tasks.dispatcher import Session
+    from fiber._tasks.call import Session
     from fiber._workers.open_calls import Feeder
 
 __all__ = [

@@ -1,32 +1,42 @@
 """One map, apply or imap in the owner: its pickled function, its items and the sink of its results.
 
-Which of its items wait or run is a :class:`fiber._tasks.pending.state.CallState`.
+:class:`Session` sends entries and functions of calls to one worker and remembers which were sent;
+:class:`SharedFunctions` has those functions in shared memory that are large. Which items of a call wait
+or run is a :class:`fiber._tasks.pending.state.CallState`.
 """
 
 from __future__ import annotations
 
 import pickle
+import threading
 import types
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fiber._tasks import protocol
-from fiber._tasks.protocol import Mode
-from fiber._tasks.shared_payload import SHARE_THRESHOLD
+from fiber._tasks.protocol import DIGEST, Mode, Tasks
+from fiber._tasks.shared_payload import CACHE_BYTES, SHARE_THRESHOLD, RepeatedBuffers
 from fiber._wire import codec, frames
-from fiber.exceptions import WorkerCrashedError
+from fiber._wire.frames import Kind
+from fiber.exceptions import TerminatedError, WorkerCrashedError
 from fiber.model.job import Attempt
 
 if TYPE_CHECKING:
-    from fiber._tasks.dispatcher import Session
-    from fiber._tasks.shared_payload import RepeatedBuffers, SharedPayload
+    from fiber._tasks.pending.events import Dispatch
+    from fiber._tasks.pending.state import HeldView
+    from fiber._tasks.shared_payload import PayloadStore, SharedPayload
+    from fiber._wire.endpoint import Peer
+    from fiber._wire.frames import Message
+    from fiber._wire.reading import Action, Reading
 
 #: exceptions that pickling user data may raise; SystemExit and GeneratorExit are included, since a
 #: ``__reduce__`` that raises them must not end a thread of Fiber's
 _OF_AN_ITEM = (Exception, SystemExit, GeneratorExit)
 #: callables that multiprocessing pickles by name, or not at all
 _STATELESS = (types.FunctionType, type)
+#: digests that are remembered; with more, all are dropped and functions are sent anew
+_KNOWN = 4096
 
 
 class Sink(Protocol):
@@ -281,3 +291,212 @@ class Call:
         if stop - start == 1:
             return [self._some[start]]
         return [self._some[index] for index in range(start, stop)]
+
+
+class Session:
+    """Sends to one worker; a worker that reconnects gets a new session.
+
+    Args:
+        name: its name in the pending table, never used twice.
+        peer: its connection.
+        target: number of the pool in messages.
+        look: what a thread that waits for an entry does with a message.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        peer: Peer,
+        target: int,
+        look: Callable[[Session, int, Message], Action | None],
+    ) -> None:
+        self.name = name
+        #: identity of the worker's process within the run
+        self.ident = peer.ident
+        #: True once it asked for work, so its initializer has returned
+        self.is_up = False
+        self._peer = peer
+        self._look = look
+        self._target = target
+        self._sent: set[bytes] = set()
+        #: bytes of its resident memory as it told last, and when it was asked
+        self.memory: int | None = None
+        self._asked: float | None = None
+        #: True where its process may map memory of this one
+        self.shares_memory = peer.is_same_host
+
+    def send_entry(self, call: Call, step: Dispatch) -> float:
+        """Send an entry, after its function where that is new; returns the mean size of an item."""
+        mode, segments = call.encode(step.start, step.stop, shares_memory=self.shares_memory)
+        if call.digest not in self._sent:
+            # the worker is woken once for both
+            self.send_function(call.digest, call, more=True)
+        start, stop = step.start, step.stop
+        fields = (step.entry, step.call, start, stop, step.chunk, mode, call.digest)
+        context = call.context
+        head = Tasks(*fields, context).encode() if context else protocol.pack_tasks(*fields)
+        self._peer.send(Kind.TASKS, self._target, step.entry, [head, *segments])
+        return sum(map(len, segments)) / (stop - start)
+
+    def send_entry_singly(self, held: HeldView, call: Call | None) -> None:
+        """Send the items of an entry each pickled by itself; with call=None, stand-ins that fail."""
+        start, stop = held.start, held.stop
+        if call is None:
+            none = Unsendable(TerminatedError("the call of this task is over")).pickled()
+            head = Tasks(held.entry, held.call, start, stop, 1, Mode.SINGLY, bytes(DIGEST))
+            segments = codec.dumps([none] * (stop - start))
+        else:
+            mode, segments = call.encode_singly(start, stop)
+            chunk = call.chunksize or 1
+            head = Tasks(held.entry, held.call, start, stop, chunk, mode, call.digest, call.context)
+        self._peer.send(Kind.TASKS, self._target, held.entry, [head.encode(), *segments])
+
+    def send_function(self, digest: bytes, call: Call | None, *, more: bool = False) -> None:
+        """Send a pickled function, with the next message where ``more``; with call=None tell the worker to forget it."""
+        if call is None:
+            self._sent.discard(digest)
+        else:
+            if len(self._sent) >= _KNOWN:
+                self._sent.clear()
+            self._sent.add(digest)
+        if call is not None and call.shared_function is not None and self.shares_memory:
+            body = protocol.function(digest, [call.shared_function.locator])
+            self._peer.send(Kind.FUNCTION, self._target, protocol.SHARED, body, more=more)
+            return
+        body = protocol.function(digest, call.function if call is not None else ())
+        self._peer.send(Kind.FUNCTION, self._target, 0, body, more=more)
+
+    def forget(self, digest: bytes) -> None:
+        """Tell the worker to forget a function, where it was sent."""
+        if digest in self._sent:
+            self.send_function(digest, None)
+
+    def revoke(self, entry: int) -> None:
+        """Send REVOKE: the worker is to hand back what it has not begun of an entry."""
+        self._peer.send(Kind.REVOKE, self._target, 0, [protocol.entry(entry)])
+
+    def ask_memory(self, now: float, interval: float) -> None:
+        """Send LOOK, unless that was done less than ``interval`` seconds ago: the worker tells of itself."""
+        if self._asked is None or now - self._asked >= interval:
+            self._asked = now
+            self._peer.send(Kind.LOOK, self._target, 0)
+
+    def retire(self) -> None:
+        """Send RETIRE: the worker is to exit."""
+        self._peer.send(Kind.RETIRE, self._target, 0)
+
+    @property
+    def reading(self) -> Reading | None:
+        """What reads the worker's messages, where threads that wait take part in it."""
+        return self._peer.reading
+
+    def look(self, entry: int, data: frames.Buffer) -> Action | None:
+        """What a thread that waits for an entry does with a frame, see :class:`~fiber._wire.reading.Reading`."""
+        message = self._peer.look(data, self._target)
+        return None if message is None else self._look(self, entry, message)
+
+    def disconnect(self) -> None:
+        """Close the connection; the worker dials again, and others run what it held."""
+        self._peer.close()
+
+
+class SharedFunctions:
+    """Large functions of one pool in shared memory; some are kept for later calls. Thread-safe.
+
+    Args:
+        store: writes them; None for no sharing.
+        kept: bytes of functions without a call that are kept.
+    """
+
+    def __init__(self, store: PayloadStore | None, kept: int = CACHE_BYTES) -> None:
+        self._store = store
+        self._kept = kept
+        self._lock = threading.Lock()
+        self._used: dict[bytes, tuple[SharedPayload, int]] = {}
+        self._idle: OrderedDict[bytes, SharedPayload] = OrderedDict()
+        self._closed = False
+
+    def share(self, call: Call, sessions: Mapping[str, Session]) -> None:
+        """Share a call's function if it is large and a worker may map it; prepare for its arguments.
+
+        Args:
+            call: the call; its function is the shared one from now on.
+            sessions: the workers so far.
+        """
+        if self._store is None:
+            return
+        if call.count > 1:
+            call.repeated_buffers = RepeatedBuffers(self._store)
+        size = sum(map(len, call.function))
+        if size < SHARE_THRESHOLD:
+            return
+        known = list(sessions.values())
+        if known and not any(session.shares_memory for session in known):
+            return
+        with self._lock:
+            if self._closed:
+                return
+            payload, calls = self._used.get(call.digest, (None, 0))
+            payload = (
+                payload or self._idle.pop(call.digest, None) or self._store.write(call.function)
+            )
+            if payload is not None:
+                self._used[call.digest] = payload, calls + 1
+                call.shared_function, call.function = payload, [payload.view()]
+
+    def call_done(
+        self, call: Call, calls: Mapping[int, Call], sessions: Mapping[str, Session]
+    ) -> None:
+        """Release the memory of a call that is done; workers are told to forget dropped functions.
+
+        Args:
+            call: the call.
+            calls: the calls that are left.
+            sessions: the workers.
+        """
+        if call.repeated_buffers is not None:
+            call.repeated_buffers.close()
+        # objects that the function refers to are held by each worker that has it
+        refers = call.release()
+        if call.shared_function is None and not refers:
+            return
+        gone = self._release(call, keep=not refers)
+        if refers:
+            gone.append(call.digest)
+        for digest in set(gone):
+            if all(other.digest != digest for other in calls.values()):
+                for session in sessions.values():
+                    session.forget(digest)
+
+    def _release(self, call: Call, *, keep: bool) -> list[bytes]:
+        """Take the function from a call; returns the digests of functions that were dropped."""
+        with self._lock:
+            payload, call.shared_function = call.shared_function, None
+            if payload is None:
+                return []
+            found, count = self._used.pop(call.digest)
+            if count > 1:
+                self._used[call.digest] = found, count - 1
+                return []
+            if self._closed or not keep:
+                found.close()
+                return [call.digest]
+            self._idle[call.digest] = found
+            gone = []
+            while self._is_over():
+                digest, idle = self._idle.popitem(last=False)
+                idle.close()
+                gone.append(digest)
+            return gone
+
+    def _is_over(self) -> bool:
+        return len(self._idle) > 1 and sum(one.size for one in self._idle.values()) > self._kept
+
+    def close(self) -> None:
+        """Release everything; idempotent."""
+        with self._lock:
+            self._closed = True
+            payloads = [*self._idle.values(), *(one for one, _ in self._used.values())]
+            self._idle.clear()
+            for one in payloads:
+                one.close()

@@ -1,6 +1,5 @@
 """Owner side: messages of workers to events of the pending table, its commands to messages.
 
-:class:`Session` sends entries and functions to one worker and remembers which were sent;
 :class:`WorkerObserver` is what the dispatcher reports to the owner of the workers;
 :class:`DeadlineTimer` drives the table's deadlines.
 """
@@ -20,129 +19,17 @@ from fiber._base import values
 from fiber._base.slowness import Lately, lately
 from fiber._base.threads import Reactor, Timer
 from fiber._tasks import protocol
-from fiber._tasks.call import Call, Sink, Unsendable
+from fiber._tasks.call import Call, Session, SharedFunctions, Sink
 from fiber._tasks.pending import events
-from fiber._tasks.pending.events import Dispatch, RetryPolicy
-from fiber._tasks.pending.state import HeldView
+from fiber._tasks.pending.events import RetryPolicy
 from fiber._tasks.pending.table import PendingTable
-from fiber._tasks.protocol import DIGEST, Done, Mode, ReceivedOutcomes, Tasks, read_error
-from fiber._tasks.shared_payload import PayloadStore, SharedFunctions
-from fiber._wire import codec, frames
+from fiber._tasks.protocol import Done, Mode, ReceivedOutcomes, read_error
+from fiber._tasks.shared_payload import PayloadStore
 from fiber._wire.endpoint import Peer
 from fiber._wire.frames import Kind, Message
-from fiber._wire.reading import Action, Reading
-from fiber.exceptions import TerminatedError, WireError
+from fiber._wire.reading import Action
+from fiber.exceptions import WireError
 from fiber.model.job import Attempt
-
-#: digests that are remembered; with more, all are dropped and functions are sent anew
-_KNOWN = 4096
-
-
-class Session:
-    """Sends to one worker; a worker that reconnects gets a new session.
-
-    Args:
-        name: its name in the pending table, never used twice.
-        peer: its connection.
-        target: number of the pool in messages.
-        look: what a thread that waits for an entry does with a message.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        peer: Peer,
-        target: int,
-        look: Callable[[Session, int, Message], Action | None],
-    ) -> None:
-        self.name = name
-        #: identity of the worker's process within the run
-        self.ident = peer.ident
-        #: True once it asked for work, so its initializer has returned
-        self.is_up = False
-        self._peer = peer
-        self._look = look
-        self._target = target
-        self._sent: set[bytes] = set()
-        #: bytes of its resident memory as it told last, and when it was asked
-        self.memory: int | None = None
-        self._asked: float | None = None
-        #: True where its process may map memory of this one
-        self.shares_memory = peer.is_same_host
-
-    def send_entry(self, call: Call, step: Dispatch) -> float:
-        """Send an entry, after its function where that is new; returns the mean size of an item."""
-        mode, segments = call.encode(step.start, step.stop, shares_memory=self.shares_memory)
-        if call.digest not in self._sent:
-            # the worker is woken once for both
-            self.send_function(call.digest, call, more=True)
-        start, stop = step.start, step.stop
-        fields = (step.entry, step.call, start, stop, step.chunk, mode, call.digest)
-        context = call.context
-        head = Tasks(*fields, context).encode() if context else protocol.pack_tasks(*fields)
-        self._peer.send(Kind.TASKS, self._target, step.entry, [head, *segments])
-        return sum(map(len, segments)) / (stop - start)
-
-    def send_entry_singly(self, held: HeldView, call: Call | None) -> None:
-        """Send the items of an entry each pickled by itself; with call=None, stand-ins that fail."""
-        start, stop = held.start, held.stop
-        if call is None:
-            none = Unsendable(TerminatedError("the call of this task is over")).pickled()
-            head = Tasks(held.entry, held.call, start, stop, 1, Mode.SINGLY, bytes(DIGEST))
-            segments = codec.dumps([none] * (stop - start))
-        else:
-            mode, segments = call.encode_singly(start, stop)
-            chunk = call.chunksize or 1
-            head = Tasks(held.entry, held.call, start, stop, chunk, mode, call.digest, call.context)
-        self._peer.send(Kind.TASKS, self._target, held.entry, [head.encode(), *segments])
-
-    def send_function(self, digest: bytes, call: Call | None, *, more: bool = False) -> None:
-        """Send a pickled function, with the next message where ``more``; with call=None tell the worker to forget it."""
-        if call is None:
-            self._sent.discard(digest)
-        else:
-            if len(self._sent) >= _KNOWN:
-                self._sent.clear()
-            self._sent.add(digest)
-        if call is not None and call.shared_function is not None and self.shares_memory:
-            body = protocol.function(digest, [call.shared_function.locator])
-            self._peer.send(Kind.FUNCTION, self._target, protocol.SHARED, body, more=more)
-            return
-        body = protocol.function(digest, call.function if call is not None else ())
-        self._peer.send(Kind.FUNCTION, self._target, 0, body, more=more)
-
-    def forget(self, digest: bytes) -> None:
-        """Tell the worker to forget a function, where it was sent."""
-        if digest in self._sent:
-            self.send_function(digest, None)
-
-    def revoke(self, entry: int) -> None:
-        """Send REVOKE: the worker is to hand back what it has not begun of an entry."""
-        self._peer.send(Kind.REVOKE, self._target, 0, [protocol.entry(entry)])
-
-    def ask_memory(self, now: float, interval: float) -> None:
-        """Send LOOK, unless that was done less than ``interval`` seconds ago: the worker tells of itself."""
-        if self._asked is None or now - self._asked >= interval:
-            self._asked = now
-            self._peer.send(Kind.LOOK, self._target, 0)
-
-    def retire(self) -> None:
-        """Send RETIRE: the worker is to exit."""
-        self._peer.send(Kind.RETIRE, self._target, 0)
-
-    @property
-    def reading(self) -> Reading | None:
-        """What reads the worker's messages, where threads that wait take part in it."""
-        return self._peer.reading
-
-    def look(self, entry: int, data: frames.Buffer) -> Action | None:
-        """What a thread that waits for an entry does with a frame, see :class:`~fiber._wire.reading.Reading`."""
-        message = self._peer.look(data, self._target)
-        return None if message is None else self._look(self, entry, message)
-
-    def disconnect(self) -> None:
-        """Close the connection; the worker dials again, and others run what it held."""
-        self._peer.close()
 
 
 def _cancelled() -> BaseException:

@@ -8,18 +8,12 @@ sent the bytes.
 
 from __future__ import annotations
 
-import threading
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from fiber._wire import frames
 from fiber.exceptions import FiberError
-
-if TYPE_CHECKING:
-    from fiber._tasks.call import Call
-    from fiber._tasks.dispatcher import Session
 
 #: bytes from which on a buffer is shared: below, mapping it costs as much as sending it
 SHARE_THRESHOLD = 2**20
@@ -153,105 +147,3 @@ class MappedArguments:
                 raise PayloadNotFoundError(msg)
             self._found[locator] = payload
         return payload.private()
-
-
-class SharedFunctions:
-    """Large functions of one pool in shared memory; some are kept for later calls. Thread-safe.
-
-    Args:
-        store: writes them; None for no sharing.
-        kept: bytes of functions without a call that are kept.
-    """
-
-    def __init__(self, store: PayloadStore | None, kept: int = CACHE_BYTES) -> None:
-        self._store = store
-        self._kept = kept
-        self._lock = threading.Lock()
-        self._used: dict[bytes, tuple[SharedPayload, int]] = {}
-        self._idle: OrderedDict[bytes, SharedPayload] = OrderedDict()
-        self._closed = False
-
-    def share(self, call: Call, sessions: Mapping[str, Session]) -> None:
-        """Share a call's function if it is large and a worker may map it; prepare for its arguments.
-
-        Args:
-            call: the call; its function is the shared one from now on.
-            sessions: the workers so far.
-        """
-        if self._store is None:
-            return
-        if call.count > 1:
-            call.repeated_buffers = RepeatedBuffers(self._store)
-        size = sum(map(len, call.function))
-        if size < SHARE_THRESHOLD:
-            return
-        known = list(sessions.values())
-        if known and not any(session.shares_memory for session in known):
-            return
-        with self._lock:
-            if self._closed:
-                return
-            payload, calls = self._used.get(call.digest, (None, 0))
-            payload = (
-                payload or self._idle.pop(call.digest, None) or self._store.write(call.function)
-            )
-            if payload is not None:
-                self._used[call.digest] = payload, calls + 1
-                call.shared_function, call.function = payload, [payload.view()]
-
-    def call_done(
-        self, call: Call, calls: Mapping[int, Call], sessions: Mapping[str, Session]
-    ) -> None:
-        """Release the memory of a call that is done; workers are told to forget dropped functions.
-
-        Args:
-            call: the call.
-            calls: the calls that are left.
-            sessions: the workers.
-        """
-        if call.repeated_buffers is not None:
-            call.repeated_buffers.close()
-        # objects that the function refers to are held by each worker that has it
-        refers = call.release()
-        if call.shared_function is None and not refers:
-            return
-        gone = self._release(call, keep=not refers)
-        if refers:
-            gone.append(call.digest)
-        for digest in set(gone):
-            if all(other.digest != digest for other in calls.values()):
-                for session in sessions.values():
-                    session.forget(digest)
-
-    def _release(self, call: Call, *, keep: bool) -> list[bytes]:
-        """Take the function from a call; returns the digests of functions that were dropped."""
-        with self._lock:
-            payload, call.shared_function = call.shared_function, None
-            if payload is None:
-                return []
-            found, count = self._used.pop(call.digest)
-            if count > 1:
-                self._used[call.digest] = found, count - 1
-                return []
-            if self._closed or not keep:
-                found.close()
-                return [call.digest]
-            self._idle[call.digest] = found
-            gone = []
-            while self._is_over():
-                digest, idle = self._idle.popitem(last=False)
-                idle.close()
-                gone.append(digest)
-            return gone
-
-    def _is_over(self) -> bool:
-        return len(self._idle) > 1 and sum(one.size for one in self._idle.values()) > self._kept
-
-    def close(self) -> None:
-        """Release everything; idempotent."""
-        with self._lock:
-            self._closed = True
-            payloads = [*self._idle.values(), *(one for one, _ in self._used.values())]
-            self._idle.clear()
-            for one in payloads:
-                one.close()

@@ -21,8 +21,8 @@ from fiber._tasks.protocol import Mode
 from fiber._wire import codec, fork
 
 if TYPE_CHECKING:
-    from fiber._tasks.call import Call
-    from fiber._tasks.dispatcher import Dispatcher, Session
+    from fiber._tasks.call import Call, Session
+    from fiber._tasks.dispatcher import Dispatcher
     from fiber._workers.group import WorkerGroups
 
 #: a call's mode, and the item that it takes for a task
