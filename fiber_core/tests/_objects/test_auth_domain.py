@@ -11,7 +11,7 @@ import pytest
 import objects_world
 from fiber._objects import listener_addresses
 from fiber._objects.address import Address, Kind
-from fiber._objects.auth_domain import AddressWithCredentials
+from fiber._objects.handle import AddressWithCredentials
 from fiber._wire.handshake import Credentials
 from objects_world import put, take
 
@@ -122,7 +122,6 @@ def test_an_address_has_its_auth_domains_credentials_within_a_run_and_does_not_s
 ):
     here, _ = strangers
     address = here.queue().address_in(auth_domain.name)
-    passed = here.store.auth_domains.with_credentials(address, auth_domain.name)
-    assert isinstance(passed, AddressWithCredentials)
+    passed = AddressWithCredentials(address, auth_domain)
     assert repr(auth_domain.credentials.key) not in repr(passed)
     assert auth_domain.credentials.key.hex().encode() in pickle.dumps(passed)

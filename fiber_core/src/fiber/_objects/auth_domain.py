@@ -17,7 +17,7 @@ import re
 import threading
 from collections.abc import Iterable
 from multiprocessing import AuthenticationError, current_process
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fiber._base import values
 from fiber._objects import listener_addresses
@@ -28,7 +28,6 @@ from fiber.exceptions import PeerLostError
 from fiber.model import ListenAddress
 
 if TYPE_CHECKING:
-    from fiber._objects.address import Address
     from fiber._runtime.runtime import Runtime
     from fiber._wire.handshake import Hello
 
@@ -105,13 +104,6 @@ class AuthDomains:
             )
             raise AuthenticationError(msg)
         return auth_domain
-
-    def with_credentials(self, address: Address, name: str) -> AddressWithCredentials:
-        """An address for processes of this run that may not know its auth domain."""
-        auth_domain = self.get(name)
-        return AddressWithCredentials(
-            address, auth_domain.credentials, tuple(auth_domain.neighbours)
-        )
 
     # -- objects of this process, and the endpoints that serve them
 
@@ -252,25 +244,3 @@ class AuthDomains:
         self._clients.close()
         for endpoint in list(self._endpoints):
             self.close_endpoint(endpoint)
-
-
-@values.frozen
-class AddressWithCredentials:
-    """An address with its auth domain's credentials; sent only between processes of one run."""
-
-    address: Address
-    credentials: Credentials
-    neighbours: tuple[str, ...]
-
-    def __reduce__(self) -> Any:
-        return learn_address, (self.address, self.credentials.to_json(), self.neighbours)
-
-
-def learn_address(
-    address: Address, credentials: dict[str, Any], neighbours: Iterable[str]
-) -> Address:
-    """Unpickle an address and learn its auth domain."""
-    from fiber._objects import store  # it imports this module
-
-    store.current().auth_domains.learn(Credentials.from_json(credentials), neighbours)
-    return address

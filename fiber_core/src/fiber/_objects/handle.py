@@ -10,14 +10,19 @@ import secrets
 import weakref
 from collections.abc import Callable, Iterable
 from multiprocessing.context import get_spawning_popen
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from fiber._base import values
 from fiber._objects import store
 from fiber._objects.address import ANY, LASTING, Address, Shape
 from fiber._objects.pipe.memories import ItemInMemory
 from fiber._objects.queue.messages import Item, ItemWithReferences, Reference
 from fiber._wire import codec
 from fiber._wire.codec import MessageEnvelope, Stream
+from fiber._wire.handshake import Credentials
+
+if TYPE_CHECKING:
+    from fiber._objects.auth_domain import AuthDomain
 
 
 class Reader(Protocol):
@@ -126,6 +131,26 @@ _lasting_ids: weakref.WeakKeyDictionary[Any, dict[int, int]] = weakref.WeakKeyDi
 _own_names: weakref.WeakKeyDictionary[type, frozenset[str]] = weakref.WeakKeyDictionary()
 
 
+@values.frozen
+class AddressWithCredentials:
+    """An address for processes of this run that may not know its auth domain, which it brings."""
+
+    address: Address
+    auth_domain: AuthDomain
+
+    def __reduce__(self) -> Any:
+        domain = self.auth_domain
+        return learn_address, (self.address, domain.credentials.to_json(), (*domain.neighbours,))
+
+
+def learn_address(
+    address: Address, credentials: dict[str, Any], neighbours: Iterable[str]
+) -> Address:
+    """Unpickle an address and learn its auth domain."""
+    store.current().auth_domains.learn(Credentials.from_json(credentials), neighbours)
+    return address
+
+
 class Handle:
     """Handle of one end of an object; holds it until it is closed or collected."""
 
@@ -173,7 +198,7 @@ class Handle:
         address = self._object.address_in(_auth_domain_of(envelope))
         if known is not None and envelope is not None and _auth_domain_of(envelope) is None:
             # sent between processes of this run only
-            return store.current().auth_domains.with_credentials(address, known)
+            return AddressWithCredentials(address, store.current().auth_domains.get(known))
         return address
 
     def __reduce__(self) -> Any:
