@@ -4,12 +4,14 @@ import asyncio
 import gc
 import multiprocessing
 import os
+import sys
 import threading
 
 import pytest
 
 import fiber
 from children import finish, start
+from commands import ran
 from fiber.managers import AsyncManager, AsyncProxy, BaseProxy, gather
 
 pytestmark = [
@@ -194,6 +196,24 @@ def test_handles_are_awaited_in_asyncio(simulators):
         return values, await done
 
     assert asyncio.run(work()) == ([(1, "a"), (2, "a"), (3, "a")], (2, "b"))
+
+
+def test_an_await_that_is_cancelled_leaves_nothing_with_the_handle(simulators):
+    member = simulators.Simulator()
+    handle = member.wait()
+
+    async def give_up():
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(handle, 0.01)
+
+    asyncio.run(give_up())
+
+    assert handle._end._watchers == []
+
+
+def test_a_program_that_awaits_nothing_does_not_import_asyncio():
+    code = "import fiber.managers, sys; print('asyncio' in sys.modules)"
+    assert ran([sys.executable, "-c", code], check=True).stdout.strip() == "False"
 
 
 def test_the_text_of_a_proxy_does_not_wait_for_its_calls(simulators):

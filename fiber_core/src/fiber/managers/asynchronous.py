@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterable, Mapping
 from multiprocessing import TimeoutError as _TimeoutError
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fiber._base.threads import Deadline
+from fiber._base.threads import Deadline, wait_ready
 from fiber._objects.managed.calls import CreatedObject
 from fiber.managers.base import BaseManager, BaseProxy, State, Token, auto_proxy, make_type
 
@@ -41,9 +39,9 @@ class AsyncHandle:
         self._name = name
         self._lock = threading.Lock()
         self._outcome: tuple[Any, BaseException | None] | None = None
-        # an object of its own, so that its actions do not keep the handle alive
-        self._done_actions = _DoneActions()
-        call.then(self._done_actions.run)
+        # an object of its own, so that what waits for it does not keep the handle alive
+        self._end = _End()
+        call.then(self._end.come)
         self._finalizer = weakref.finalize(self, call.discard, name)
         self._finalizer.atexit = False
 
@@ -82,10 +80,7 @@ class AsyncHandle:
         return value
 
     def __await__(self) -> Generator[Any, None, Any]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        self._done_actions.add(functools.partial(_wake, loop, future))
-        yield from future
+        yield from wait_ready(self._end).__await__()
         return self.get()
 
     def __repr__(self) -> str:
@@ -106,39 +101,34 @@ class AsyncHandle:
             return self._outcome
 
 
-class _DoneActions:
-    """Actions to run once when a call is done."""
+class _End:
+    """End of a call, which any number of coroutines may wait for: a :class:`~fiber._base.threads.Watchable`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._is_done = False
-        self._actions: list[Callable[[], Any]] = []
+        self._has_come = False
+        self._watchers: list[Callable[[], None]] = []
 
-    def add(self, action: Callable[[], Any]) -> None:
-        """Run an action when the call is done, or now if it is."""
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Call ``wake`` when the call has ended, or now if it has."""
         with self._lock:
-            if not self._is_done:
-                self._actions.append(action)
+            if not self._has_come:
+                self._watchers.append(wake)
                 return
-        action()
+        wake()
 
-    def run(self) -> None:
-        """The call is done: run the actions."""
+    def unwatch(self, wake: Callable[[], None]) -> None:
+        """Undo :meth:`watch`; nothing happens where ``wake`` was called already."""
         with self._lock:
-            self._is_done = True
-            actions, self._actions = self._actions, []
-        for action in actions:
-            action()
+            self._watchers = [one for one in self._watchers if one is not wake]
 
-
-def _wake(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
-    def settle() -> None:
-        if not future.done():
-            future.set_result(None)
-
-    # a closed loop has nothing that waits
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(settle)
+    def come(self) -> None:
+        """The call has ended: wake who waits."""
+        with self._lock:
+            self._has_come = True
+            watchers, self._watchers = self._watchers, []
+        for wake in watchers:
+            wake()
 
 
 class AsyncProxy(BaseProxy):
