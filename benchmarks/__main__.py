@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from pathlib import Path
 
 from rich.console import Console
@@ -42,10 +41,6 @@ def arguments() -> argparse.Namespace:
 _NAMES = f"only these of {', '.join(rows.NAMES)}"
 
 
-def say(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
-
-
 def main() -> int:
     given = arguments()
     # into a file, the table is as wide as it needs to be
@@ -53,7 +48,7 @@ def main() -> int:
     sizes = TINY if given.tiny else Sizes()
     others = contenders.installed() if given.full else []
     about = {**machine.describe(), "load_before": machine.load()}
-    results = dict(measure(given.rows, others, sizes, given.rounds, say))
+    results = dict(measure(given.rows, others, sizes, given.rounds, report.say))
     about["load_after"] = machine.load()
     report.show(results, about, given.rounds, console)
     if given.json:

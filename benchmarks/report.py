@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,11 @@ from benchmarks import rows
 from benchmarks.model import BASELINE, JUDGED, Bar, Metric, Values, Verdict, judge
 
 Results = Mapping[str, Values]
+
+
+def say(text: str) -> None:
+    """Print what goes on, on stderr."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def verdicts(results: Results) -> list[Verdict]:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import curves, machine
-from benchmarks.__main__ import say
 from benchmarks.curves.settings import Settings
+from benchmarks.report import say
 
 
 def main() -> int:
