@@ -90,12 +90,12 @@ class Node:
         return made
 
     def queue(self, maxsize: int = 0) -> Channel:
-        made = self.store.channel(Kind.QUEUE, maxsize)
+        made = Channel(self.store, Kind.QUEUE, maxsize)
         made.hold(0)
         return made
 
     def pipe(self, kind: Kind = Kind.PIPE) -> Channel:
-        made = self.store.channel(kind)
+        made = Channel(self.store, kind)
         made.hold(0)
         made.hold(1)
         return made

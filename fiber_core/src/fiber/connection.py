@@ -25,6 +25,7 @@ from fiber._objects.address import Kind
 from fiber._objects.auth_listener import AuthListener, connect_to, open_listener
 from fiber._objects.handle import ChannelObject, Handle, decode, encode
 from fiber._objects.pipe import end as pipe
+from fiber._objects.queue.channel import Channel
 from fiber._objects.queue.messages import Item, ItemWithReferences
 from fiber._wire import fork
 from fiber._wire.descriptors import ReadyFd
@@ -310,7 +311,7 @@ def Pipe(duplex: bool = True) -> tuple[Connection, Connection]:  # noqa: N802 - 
 
 def _owned_pipe(process: store.Store, *, duplex: bool) -> tuple[Connection, Connection]:
     """A pipe that lives in this process."""
-    channel = process.channel(Kind.PIPE if duplex else Kind.ONE_WAY)
+    channel = Channel(process, Kind.PIPE if duplex else Kind.ONE_WAY)
     first, second = (0, 1) if duplex else (1, 0)
     return _connection(channel, first), _connection(channel, second)
 

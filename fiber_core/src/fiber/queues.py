@@ -12,6 +12,7 @@ from fiber._objects import store
 from fiber._objects.address import ANY, Kind
 from fiber._objects.handle import ChannelObject, ExtensibleHandle, TaskQueueObject, decode, encode
 from fiber._objects.pipe import memories
+from fiber._objects.queue.channel import Channel
 from fiber._objects.queue.messages import Item
 from fiber._objects.queue.tasks import TaskChannel
 from fiber._wire import fork
@@ -34,7 +35,7 @@ class _QueueHandle(ExtensibleHandle, Generic[T]):
         self._attach(channel, 0)
 
     def _new(self, maxsize: int) -> ChannelObject:
-        return store.current().channel(Kind.QUEUE, maxsize)
+        return Channel(store.current(), Kind.QUEUE, maxsize)
 
     def _open(self) -> None:
         self._reader = self._object.reader(0)

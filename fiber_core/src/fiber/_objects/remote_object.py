@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fiber._base.entry_points import load_object
 from fiber._base.threads import SerialExecutor
@@ -17,7 +17,7 @@ from fiber._wire.frames import Buffer, Message
 from fiber.exceptions import PeerLostError, TransportError
 
 if TYPE_CHECKING:
-    from fiber._objects.queue.descriptor_stream import DescriptorStream
+    from fiber._objects.queue.messages import Item
     from fiber._objects.store import Store
     from fiber._wire.client import Client, PendingCall
 
@@ -37,6 +37,19 @@ def without_traceback(error: BaseException) -> BaseException:
         one.__traceback__ = None
         one = one.__cause__ or one.__context__
     return error
+
+
+class ItemStream(Protocol):
+    """Way of the descriptors of items in memory; see :mod:`~fiber._objects.queue.descriptor_stream`."""
+
+    def send_items(self, items: Iterable[Item]) -> list[Item]:
+        """Send the descriptors of items in memory; returns the items, with references in place of these."""
+
+    def receive_items(self, items: Iterable[Item]) -> list[Item]:
+        """Receive the descriptors of references; returns the items, with memory in place of these."""
+
+    def close(self) -> None:
+        """Close it."""
 
 
 class Owner:
@@ -59,7 +72,7 @@ class Owner:
         # guards the stream, and is held while it is made
         self._stream_lock = threading.Lock()
         #: stream for descriptors to the owner, if there is one so far
-        self.descriptor_stream: DescriptorStream | None = None
+        self.descriptor_stream: ItemStream | None = None
         self._has_tried_stream = False
         # runs actions in order that must not delay user threads or the handler thread
         self._executor = SerialExecutor(f"fiber-owner-{ident}", expected=PeerLostError)
@@ -182,7 +195,7 @@ class Owner:
 
     # -- descriptors of items in memory
 
-    def open_descriptor_stream(self, target: int) -> DescriptorStream | None:
+    def open_descriptor_stream(self, target: int) -> ItemStream | None:
         """Return the stream for descriptors to the owner, made by its queue ``target``; None where impossible.
 
         Not on the handler thread.
@@ -198,7 +211,7 @@ class Owner:
                 self._has_tried_stream = True
             return self.descriptor_stream
 
-    def _keep_stream(self, stream: DescriptorStream) -> None:
+    def _keep_stream(self, stream: ItemStream) -> None:
         self.descriptor_stream = stream
 
     # -- the end

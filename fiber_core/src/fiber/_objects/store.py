@@ -24,7 +24,6 @@ from fiber._objects.memory import backing
 from fiber._objects.memory.backing import Location
 from fiber._objects.owned_object import OwnedObject
 from fiber._objects.queue import progress
-from fiber._objects.queue.channel import Channel
 from fiber._objects.queue.messages import ItemWithReferences, Reference
 from fiber._objects.remote_object import Owner, RemoteObject
 from fiber._runtime import runtime
@@ -34,7 +33,6 @@ from fiber.exceptions import PeerLostError
 
 if TYPE_CHECKING:
     from fiber._launch.child import Child
-    from fiber._objects.blocks.block import RemoteBlock
     from fiber._runtime.runtime import Runtime
     from fiber._wire.client import Client
     from fiber.model.timing import Timing
@@ -105,7 +103,7 @@ class Store:
         # retired, while their last messages may still be on their way
         self._retiring: set[Owner] = set()
         #: copies of other processes' values without a handle in this process
-        self.unused: UnusedCopies[RemoteBlock] = UnusedCopies(backing.available)
+        self.unused = UnusedCopies(backing.available)
         self._background: SerialExecutor | None = None
         # the last action submitted to it
         self._last_action: Callable[[], Any] | None = None
@@ -231,10 +229,6 @@ class Store:
         return pages[name]
 
     # -- own objects
-
-    def channel(self, kind: Kind, maxsize: int = 0) -> Channel:
-        """A new queue or pipe."""
-        return Channel(self, kind, maxsize)
 
     def export(
         self, shared: OwnedObject, kind: Kind, maxsize: int, auth_domain: str | None = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from fiber._base import values
 from fiber._objects.memory.backing import Location
@@ -114,7 +114,20 @@ class Copies(Generic[P]):
         return answers
 
 
-class UnusedCopies(Generic[P]):
+class UnusedCopy(Hashable, Protocol):
+    """A copy that no handle in this process uses."""
+
+    def discard(self) -> None:
+        """Release it as the process ends."""
+
+    def evict(self) -> None:
+        """Release it, and tell its owner, unless it is used again."""
+
+    def submit(self, action: Callable[[], object]) -> object:
+        """Run an action in order with others of the same owner."""
+
+
+class UnusedCopies:
     """LRU cache of the copies that no handle in this process uses.
 
     Together they have at most ``_SMALL`` bytes, or one part in ``_PART`` of the free memory where
@@ -127,10 +140,10 @@ class UnusedCopies(Generic[P]):
     def __init__(self, free: Callable[[], int]) -> None:
         self._free = free
         self._lock = threading.Lock()
-        self._sizes: OrderedDict[P, int] = OrderedDict()
+        self._sizes: OrderedDict[UnusedCopy, int] = OrderedDict()
         self._total = 0
 
-    def add(self, copy: P, size: int) -> list[P]:
+    def add(self, copy: UnusedCopy, size: int) -> list[UnusedCopy]:
         """Add a copy that is not used any more; the copies to evict for it."""
         with self._lock:
             self._remove(copy)
@@ -138,17 +151,17 @@ class UnusedCopies(Generic[P]):
             self._total += size
             return self._shrunk(0, 1)
 
-    def remove(self, copy: P) -> None:
+    def remove(self, copy: UnusedCopy) -> None:
         """Remove a copy that is used again, or gone."""
         with self._lock:
             self._remove(copy)
 
-    def make_room(self, size: int) -> list[P]:
+    def make_room(self, size: int) -> list[UnusedCopy]:
         """Make room for a copy of some bytes that is used; the copies to evict for it."""
         with self._lock:
             return self._shrunk(size, 0)
 
-    def clear(self) -> list[P]:
+    def clear(self) -> list[UnusedCopy]:
         """Remove all copies, as the process ends."""
         with self._lock:
             going = list(self._sizes)
@@ -156,11 +169,11 @@ class UnusedCopies(Generic[P]):
             self._total = 0
             return going
 
-    def _remove(self, copy: P) -> None:
+    def _remove(self, copy: UnusedCopy) -> None:
         self._total -= self._sizes.pop(copy, 0)
 
-    def _shrunk(self, more: int, least: int) -> list[P]:
-        going: list[P] = []
+    def _shrunk(self, more: int, least: int) -> list[UnusedCopy]:
+        going: list[UnusedCopy] = []
         limit = _SMALL
         if self._total + more > limit and len(self._sizes) > least:
             limit = max(limit, self._free() // _PART)

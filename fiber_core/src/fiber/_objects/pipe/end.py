@@ -405,7 +405,7 @@ def _lay_bridge(process: Store, way: PacketSocket | FarEnd, shape: Shape, peer: 
     """Pickle of address, end and reference id of an end for a peer, which is counted as its holder."""
     if isinstance(way, FarEnd):
         return way.pickled(peer.auth_domain)
-    channel = _Passage(process) if isinstance(way, PacketLoop) else process.channel(Kind.PIPE)
+    channel = _Passage(process) if isinstance(way, PacketLoop) else Channel(process, Kind.PIPE)
     channel.hold(_NEAR)
     address = channel.address_in(peer.auth_domain)
     channel.expect(peer, _FAR)

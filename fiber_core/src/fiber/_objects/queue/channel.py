@@ -54,7 +54,7 @@ from fiber._wire.frames import Message
 from fiber.exceptions import WireError
 
 if TYPE_CHECKING:
-    from fiber._objects.queue.descriptor_stream import DescriptorStream
+    from fiber._objects.remote_object import ItemStream
     from fiber._objects.store import Store
     from fiber._wire.reading import Action
 
@@ -615,11 +615,11 @@ class Channel(OwnedObject):
 
     @staticmethod
     def _arrived(peer: Peer, items: Sequence[Item]) -> Sequence[Item]:
-        stream: DescriptorStream | None = peer.state.get(DESCRIPTOR_STREAM)  # type: ignore[assignment] # ours alone
+        stream: ItemStream | None = peer.state.get(DESCRIPTOR_STREAM)  # type: ignore[assignment] # ours alone
         return items if stream is None else stream.receive_items(items)
 
     def _sent(self, peer: Peer, items: Sequence[Item]) -> Sequence[Item]:
-        stream: DescriptorStream | None = peer.state.get(DESCRIPTOR_STREAM)  # type: ignore[assignment] # ours alone
+        stream: ItemStream | None = peer.state.get(DESCRIPTOR_STREAM)  # type: ignore[assignment] # ours alone
         if stream is not None and stream.is_open and peer in self._seen:
             return stream.send_items(items)
         return [item.copy() if type(item) is ItemInMemory else item for item in items]
