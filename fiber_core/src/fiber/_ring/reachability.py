@@ -1,7 +1,8 @@
 """Who can dial whom: each member of a gang says where it is, answers probes and makes them.
 
-What a ring makes of the results is in :mod:`fiber._ring.rendezvous`, what an mpirun does in
-:mod:`fiber._ring.mpi.networks`; both ask :func:`reached_by_all`, and name pairs by :func:`unreached`.
+What a ring makes of the results is in :mod:`fiber._ring.rendezvous`, and what an mpirun does in
+:func:`choose_networks`: that is told networks, and not addresses, and all its members are to be in one where
+that is possible. Both ask :func:`reached_by_all`, and name pairs by :func:`unreached`.
 
 The one that is dialled says bytes that only it has, which who dials was told over the run's own
 connections: two hosts may have the same address, on a bridge that each has for itself. Who dials says
@@ -19,7 +20,7 @@ import secrets
 import selectors
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -28,6 +29,7 @@ from fiber._ring.forwarding import LOOPBACK, AcceptThread
 from fiber._ring.model import Host
 from fiber._ring.protocol import Address, Hello, ProbeResult, ProbeTarget
 from fiber._runtime import runtime
+from fiber.exceptions import FiberError
 
 #: open connections of one probe
 _MAX_CONNECTIONS = 64
@@ -294,3 +296,105 @@ def _advance(selector: selectors.BaseSelector, dial: _Dial, events: int) -> str 
     if len(dial.got) >= PROOF_SIZE:
         return ""
     return None if part else "it hung up"
+
+
+#: most members that each one of an mpirun dials: its next ones, in the order of names
+_MOST_DIALS = 64
+#: members without an address that one message lists
+_LACKING = 5
+
+
+@values.frozen
+class Networks:
+    """Networks that the members of a run share."""
+
+    #: address at which the others reach a member, by its name
+    chosen: Mapping[str, Address]
+    #: True where all members are on one host
+    one_host: bool
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The networks, as ``10.0.0.0/16``."""
+        return tuple(dict.fromkeys(found.network for found in self.chosen.values()))
+
+
+def probe_targets(name: str, hellos: Mapping[str, Hello]) -> tuple[ProbeTarget, ...]:
+    """Return the targets of a member, by their names.
+
+    Args:
+        name: the member's.
+        hellos: greetings of the members, by name, the launcher first.
+    """
+    return tuple(
+        target_of(other, hellos[other], hellos[other].addresses)
+        for other in _asked(name, list(hellos))
+    )
+
+
+def _asked(name: str, names: Sequence[str]) -> list[str]:
+    index = names.index(name)
+    # the first one is the launcher, which all members connect to
+    others = [
+        names[(index + step) % len(names)] for step in range(1, min(len(names), _MOST_DIALS + 1))
+    ]
+    if name != names[0] and names[0] not in others:
+        others.append(names[0])
+    return others
+
+
+def choose_networks(hellos: Mapping[str, Hello], dialled: Mapping[str, ProbeResult]) -> Networks:
+    """Choose networks in which all members reach each other.
+
+    Args:
+        hellos: greetings of the members, by name, the launcher first.
+        dialled: results of the members' probes, by name.
+
+    Raises:
+        FiberError: two members cannot reach each other; the text has names, addresses and port.
+    """
+    asked = {asker: _asked(asker, list(hellos)) for asker in hellos}
+    _refuse_unreached(hellos, asked, dialled)
+    usable = {
+        name: reached_by_all(
+            name,
+            up.addresses,
+            [dialled[asker] for asker, names in asked.items() if asker != name and name in names],
+        )
+        for name, up in hellos.items()
+    }
+    loopback = {name: [a for a in found if is_loopback(a)] for name, found in usable.items()}
+    if all(loopback.values()):
+        return Networks({name: found[0] for name, found in loopback.items()}, one_host=True)
+    wide = {name: [a for a in found if not is_loopback(a)] for name, found in usable.items()}
+    first = next(iter(hellos))
+    for candidate in wide[first]:
+        within = {
+            name: [a for a in found if a.network == candidate.network]
+            for name, found in wide.items()
+        }
+        if all(within.values()):
+            return Networks({name: found[0] for name, found in within.items()}, one_host=False)
+    # hosts in networks of their own, with routes between them
+    chosen = {name: found[0] for name, found in wide.items() if found}
+    missing = [name for name in hellos if name not in chosen]
+    if missing:
+        msg = f"{', '.join(missing[:_LACKING])} has no address that all other members reach"
+        raise FiberError(msg)
+    return Networks(chosen, one_host=False)
+
+
+def _refuse_unreached(
+    hellos: Mapping[str, Hello],
+    asked: Mapping[str, Collection[str]],
+    dialled: Mapping[str, ProbeResult],
+) -> None:
+    wrong = [
+        (asker, hellos[asker], other, hellos[other], dialled[asker], other)
+        for asker, names in asked.items()
+        for other in names
+        if not dialled[asker].reached[other]
+    ]
+    if wrong:
+        msg = f"{unreached(wrong)}; MPI needs any port open between all members; open them, or their network"
+        raise FiberError(msg)

@@ -15,8 +15,7 @@ from fiber._ring import events
 from fiber._ring.machine import RingMachine
 from fiber._ring.model import Failure, Host, MpiTiming
 from fiber._ring.mpi import messages
-from fiber._ring.mpi.hosts import MpiHost
-from fiber._ring.mpi.ranks import Begin, RankMonitor, Send, Verdict, ended_how
+from fiber._ring.mpi.ranks import Begin, MpiHost, RankMonitor, Send, Verdict, ended_how
 from fiber._ring.mpi.run import MpiProtocol, gang
 from fiber._ring.mpi.spec import LAUNCHER, RunSpec
 from fiber._ring.protocol import Address, Hello, Probe, ProbeResult

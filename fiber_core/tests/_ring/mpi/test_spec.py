@@ -4,8 +4,7 @@ import copy
 
 import pytest
 
-from fiber._ring.mpi.hosts import MpiHost
-from fiber._ring.mpi.ranks import Verdict
+from fiber._ring.mpi.ranks import MpiHost, Verdict
 from fiber._ring.mpi.spec import (
     CommandLine,
     MemberGroup,

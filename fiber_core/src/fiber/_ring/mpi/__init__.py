@@ -25,7 +25,7 @@ launcher of the runtime for jobs.
 * ``spec``: the specification of a run, from a command line or a manifest.
 * ``run``, ``messages``: the gang of a run, what its members are told and say.
 * ``member_agent``: the member agent and its commands.
-* ``ranks``: when ranks begin, and when mpirun is ended.
+* ``ranks``: host files, when ranks begin, and when mpirun is ended.
 * ``agent``: the program in place of a remote shell.
-* ``hosts``, ``implementations``: reachability, host files, settings of each MPI.
+* ``implementations``: settings of each MPI.
 """

@@ -25,14 +25,6 @@ from fiber._ring import events
 from fiber._ring.controller import RingController
 from fiber._ring.model import Failure, Group, MpiTiming, Policy, RingTiming
 from fiber._ring.mpi import messages
-from fiber._ring.mpi.hosts import (
-    Networks,
-    choose_networks,
-    discover_script,
-    hostfile,
-    own_addresses,
-    probe_targets,
-)
 from fiber._ring.mpi.implementations import (
     Family,
     RunFacts,
@@ -44,9 +36,19 @@ from fiber._ring.mpi.implementations import (
     recognise,
 )
 from fiber._ring.mpi.member_agent import AGENT, AgentProcess
-from fiber._ring.mpi.ranks import Begin, Instruction, RankMonitor, Verdict, wrapped
+from fiber._ring.mpi.ranks import (
+    Begin,
+    Instruction,
+    RankMonitor,
+    Verdict,
+    discover_script,
+    hostfile,
+    own_addresses,
+    wrapped,
+)
 from fiber._ring.mpi.spec import LAUNCHER, RunSpec
 from fiber._ring.protocol import Hello, Probe, ProbeResult
+from fiber._ring.reachability import Networks, choose_networks, probe_targets
 from fiber._runtime import runtime
 from fiber.backend_parts.standard_streams import read_until, write_all
 from fiber.exceptions import FiberError

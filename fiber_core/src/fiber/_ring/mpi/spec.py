@@ -17,8 +17,7 @@ from typing import Any
 
 from fiber._base import values
 from fiber._config.convert import parse_cpu, parse_memory
-from fiber._ring.mpi.hosts import MpiHost, expected_hosts
-from fiber._ring.mpi.ranks import Verdict
+from fiber._ring.mpi.ranks import MpiHost, Verdict, expected_hosts
 from fiber.exceptions import FiberError
 from fiber.model import Capabilities, ResourceRequest, Volume
 from fiber.model.job import megabytes

@@ -5,16 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fiber._ring.model import Host
-from fiber._ring.mpi.hosts import (
-    MpiHost,
-    choose_networks,
-    expected_hosts,
-    hostfile,
-    mismatches,
-    own_addresses,
-    probe_targets,
-)
+from fiber._ring.mpi.ranks import MpiHost, expected_hosts, hostfile, mismatches, own_addresses
 from fiber._ring.protocol import Address, Hello, ProbeResult
+from fiber._ring.reachability import choose_networks, probe_targets
 from fiber.exceptions import FiberError
 
 LO = Address("127.0.0.1", "lo", "127.0.0.0/8", 1)
