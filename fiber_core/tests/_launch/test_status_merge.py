@@ -127,6 +127,33 @@ class TestDiagnosis:
         found = status_merge.diagnose(ended(127, host="node 1", message=line), [])
         assert "python3 on node 1; install Python" in found
 
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "fiber: python3 cannot connect to the parent: No module named 'pynng'",
+            "ModuleNotFoundError: No module named 'pynng.sp'",
+        ],
+    )
+    def test_a_package_that_fiber_needs_is_missing(self, line):
+        found = status_merge.diagnose(ended(1, host="node 1"), ["something", line])
+        assert found.startswith(
+            "pynng, which fiber needs, is not installed in the Python of node 1"
+        )
+        assert "pip install 'fiber-core==" in found
+
+    @pytest.mark.parametrize(
+        "line, words",
+        [
+            ("No module named 'fiber'", "fiber is not installed in the Python of image 'a:1';"),
+            ("No module named 'attrs'", "is not installed in the Python of image 'a:1';"),
+            ("cannot run 'python3': No such file or directory", "no python3 in image 'a:1';"),
+        ],
+    )
+    def test_an_image_is_named_in_place_of_the_host_that_has_run_it(self, line, words):
+        found = status_merge.diagnose(ended(1, host="node 1"), [line], image="a:1")
+        assert words in found
+        assert "node 1" not in found
+
     def test_other_failures_quote_the_platforms_message_and_the_last_lines(self):
         status = JobStatus(
             state=JobState.FAILED, reason=Reason(ReasonKind.IMAGE), message="no such image: x"

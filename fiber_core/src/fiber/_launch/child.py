@@ -66,10 +66,13 @@ class Child:
         *,
         processes: int = 1,
         foreground: bool = False,
+        image: str | None = None,
         on_status: Callable[[Child, JobStatus], None] | None = None,
     ) -> None:
         self.ident = ident
         self.name = name
+        #: the image that was asked for; None for the backend's own choice, or where it runs none
+        self.image = image
         self.processes = processes
         #: True where it is interrupted when this process is; workers of a pool are ended by it
         self.foreground = foreground

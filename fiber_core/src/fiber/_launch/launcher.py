@@ -230,12 +230,14 @@ class Launcher:
     ) -> tuple[Child, JobSpec]:
         """Make the child and the spec of a job that is about to be submitted."""
         ident = os.urandom(4).hex()
+        image = image if image is not None else self._default_image()
         child = Child(
             ident,
             process.name,
             self,
             processes=processes,
             foreground=foreground,
+            image=image,
             on_status=on_status,
         )
         try:
@@ -269,7 +271,7 @@ class Launcher:
             cwd=working_folder(),
             private=instructions.encode(),
             resources=resources if resources is not None else ResourceRequest(),
-            image=image if image is not None else self._default_image(),
+            image=image,
             volumes=volumes,
             processes=processes,
             gang=gang,

@@ -455,7 +455,9 @@ class RemoteJobMonitor:
         status = status_merge.merge_ended(platform, reported, sent_signals=sent)
         if not remote.has_connected and not remote.sent_signals and status.state is JobState.FAILED:
             remote.child.set_start_failure(
-                status_merge.diagnose(status, self._tail(remote.child, status))
+                status_merge.diagnose(
+                    status, self._tail(remote.child, status), image=remote.child.image
+                )
             )
         return status
 

@@ -49,6 +49,8 @@ _SIGNALLED = 128
 _HIGHEST = _SIGNALLED + 64
 
 _NO_FIBER = r"No module named '?(fiber[\w.]*)'?|ModuleNotFoundError: .*'(fiber[\w.]*)'"
+#: before it has reached its parent, a job imports nothing but Fiber and what Fiber needs
+_NO_PACKAGE = r"No module named '?(\w+)[\w.]*'?"
 _NO_PYTHON = (
     r"(python[\d.]*)['\"]?: .*not found|\"(python[\d.]*)\": executable file not found"
     r"|(?:No such file or directory).*\b(python[\d.]*)|\b(python[\d.]*)\b.*No such file or directory"
@@ -260,25 +262,37 @@ def lost(reported: JobStatus | None, reason: Reason, *, host: str, words: str) -
     )
 
 
-def diagnose(status: JobStatus, tail: Sequence[str]) -> str:
+def diagnose(status: JobStatus, tail: Sequence[str], *, image: str | None = None) -> str:
     """Sentence on why a job did not start, and what to do about it.
 
     Args:
         status: final status from the platform.
         tail: last lines of its output.
+        image: the image that was asked for, if any.
     """
     where = status.host or "the job's host"
+    # what is installed there is a matter of the image, whichever host has run it
+    system = f"image {image!r}" if image else where
+    hint = "" if image else " (in its image, where it has one)"
     text = "\n".join((*tail, status.message))
-    fiber = re.search(_NO_FIBER, text)
-    if fiber is not None:
+    if re.search(_NO_FIBER, text) is not None:
         return (
-            f"fiber is not installed in the Python of {where}; install the same version there "
-            f"(in its image, where it has one): pip install 'fiber-core=={__version__}'"
+            f"fiber is not installed in the Python of {system}; install the same version there"
+            f"{hint}: pip install 'fiber-core=={__version__}'"
+        )
+    package = re.search(_NO_PACKAGE, text)
+    if package is not None:
+        # with the packages that it needs: pip adds those that are missing
+        return (
+            f"{package[1]}, which fiber needs, is not installed in the Python of {system}; install it "
+            f"there{hint}: pip install 'fiber-core=={__version__}'"
         )
     python = re.search(_NO_PYTHON, text)
     if python is not None:
         name = next(group for group in python.groups() if group)
-        return f"there is no {name} on {where}; install Python and fiber there"
+        return (
+            f"there is no {name} {'in' if image else 'on'} {system}; install Python and fiber there"
+        )
     kind = None if status.reason is None else status.reason.kind
     if kind in (ReasonKind.IMAGE, ReasonKind.UNSCHEDULABLE, ReasonKind.START):
         return f"{status.reason}: {status.message}"

@@ -1,6 +1,8 @@
 """A supervisor of a remote job: its configuration, its link to the parent, when processes start and end."""
 
 import os
+import subprocess
+import sys
 import threading
 from collections import deque
 
@@ -71,6 +73,30 @@ def test_loopback_of_the_parents_host_is_not_dialled_where_there_are_streams():
     config = at("tls+tcp://127.0.0.1:5000", ROUTE)
     urls = config.via_tunnel(lambda url: f"way to {url}").instructions.urls
     assert urls == (f"way to {ROUTE}",)
+
+
+NO_TRANSPORT = """
+import sys
+sys.modules["pynng"] = None
+from fiber._agent.job.server import main
+sys.exit(main())
+"""
+
+
+def test_a_python_without_the_transport_is_refused_before_the_parent_is_dialled():
+    config = values.evolve(CONFIG, lease=600.0)
+    done = subprocess.run(
+        [sys.executable, "-c", NO_TRANSPORT],
+        input=config.encode(),
+        env={**os.environ, "FIBER_BOOTSTRAP": "fd:0"},
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    words = done.stderr.decode()
+    assert done.returncode == 126, words
+    assert f"fiber: {sys.executable} cannot connect to the parent: ModuleNotFoundError" in words
+    assert "pynng" in words
 
 
 @pytest.mark.parametrize("given, grace", [("", None), ("30", 30.0), ("0.5", 0.5)])

@@ -16,6 +16,7 @@ import os
 import platform
 import re
 import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -615,7 +616,13 @@ def main() -> int:
     kernel.set_title(_TITLE)
     limit = raise_limit_to_hard()
     unix = config.instructions.urls[0].startswith("unix:")
-    preload_fibers((*PRELOAD, *(() if unix else _TRANSPORT)))
+    missing = preload_fibers(() if unix else _TRANSPORT)
+    if missing:
+        # no connection is ever made without them, however often one is tried
+        return refuse(
+            f"{sys.executable} cannot connect to the parent: {'; '.join(missing.values())}"
+        )
+    preload_fibers(PRELOAD)
     server = JobServer(config, tunnel=tunnel, descriptor_limit=limit)
     try:
         server.serve()
