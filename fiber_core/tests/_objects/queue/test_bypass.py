@@ -8,6 +8,7 @@ import pytest
 from fiber._objects.queue import bypass_socket
 from fiber._objects.queue.bypass import Bypass
 from fiber._objects.queue.bypass_socket import ReadingEnd
+from fiber._objects.queue.remote_channel import RemoteWriter
 from objects_world import put, take
 from wire_world import in_thread, readable, until
 
@@ -165,6 +166,17 @@ def test_what_is_in_it_is_handed_out_though_the_owner_is_gone(
     assert [take(reader), take(reader)] == [b"1", b"2"]
     with pytest.raises(EOFError):
         take(reader)
+
+
+@pytest.mark.parametrize(("count", "is_closed"), [(0, False), (1, True)])
+def test_items_put_together_end_one_that_an_item_went_through(count, is_closed):
+    remote = Mock(shape=Mock(directions=[Mock(maxsize=0)]))
+    writer, end = RemoteWriter(remote, 0), Mock(count=count)
+    end.is_quick.return_value = False
+    writer.keep_bypass(end)
+    writer.put(b"1", block=True, timeout=None)
+    remote.cast.assert_called_once()
+    assert end.close.called == is_closed
 
 
 def test_without_a_descriptor_there_is_none(made, bypass, writer, reader, monkeypatch):

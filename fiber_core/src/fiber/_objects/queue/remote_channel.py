@@ -294,7 +294,9 @@ class RemoteWriter:
         while self._wire.acquire(blocking=block):
             try:
                 while self._pending and (batch := self._next(window=window)) is not None:
-                    self._end_bypass()
+                    if self._bypass is not None and self._bypass.count:
+                        # what goes to the owner alone comes behind what went through it
+                        self._end_bypass()
                     items = self._remote.sent(batch) if self._has_memory else batch
                     self._remote.cast([self._head, *messages.pack(items)])
                     self._sent_at = time.perf_counter()
