@@ -42,6 +42,9 @@ def without_traceback(error: BaseException) -> BaseException:
 class ItemStream(Protocol):
     """Way of the descriptors of items in memory; see :mod:`~fiber._objects.queue.descriptor_stream`."""
 
+    #: True once references may be sent to the other side
+    is_open: bool
+
     def send_items(self, items: Iterable[Item]) -> list[Item]:
         """Send the descriptors of items in memory; returns the items, with references in place of these."""
 

@@ -168,7 +168,7 @@ def test_what_is_in_it_is_handed_out_though_the_owner_is_gone(
         take(reader)
 
 
-@pytest.mark.parametrize(("count", "is_closed"), [(0, False), (1, True)])
+@pytest.mark.parametrize("count, is_closed", [(0, False), (1, True)])
 def test_items_put_together_end_one_that_an_item_went_through(count, is_closed):
     remote = Mock(shape=Mock(directions=[Mock(maxsize=0)]))
     writer, end = RemoteWriter(remote, 0), Mock(count=count)
