@@ -2,11 +2,15 @@
 
 import atexit
 import io
+import logging.handlers
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import threading
+import weakref
 from multiprocessing import Pool, Process, util
 from pathlib import Path
 
@@ -76,6 +80,34 @@ def handlers():
     Path(file).unlink()
 
 
+def write_at_exit(folder, name):
+    """Have the process that calls it write a file when it ends, by two ways, and a handler of logging."""
+    atexit.register(told, f"{folder}/{name}", "atexit")
+    weakref.finalize(Thing, told, f"{folder}/{name}", "finalize")
+    if name == "task":
+        target = logging.FileHandler(f"{folder}/logged")
+        kept = logging.handlers.MemoryHandler(100, target=target)
+        logging.getLogger("kept").addHandler(kept)
+        logging.getLogger("kept").warning("kept until the end")
+
+
+def exits_of_the_main_module():
+    folder = os.environ["EXITS"] = tempfile.mkdtemp()
+    for close in (False, True):
+        if close:
+            with Pool(1) as pool:
+                pool.apply(write_at_exit, (folder, "task"))
+                pool.close()
+                pool.join()
+        else:
+            process = Process(target=write_at_exit, args=(folder, "task"))
+            process.start()
+            process.join()
+        print({path.name: path.read_text().split("\n") for path in sorted(Path(folder).iterdir())})
+    shutil.rmtree(folder)
+    del os.environ["EXITS"]
+
+
 def say(text, flush=False):
     print(text, flush=flush)
 
@@ -93,8 +125,14 @@ def output_stays_in_order():
     sys.stderr.flush()
 
 
+if folder := os.environ.get("EXITS"):
+    # in a child: as a module that makes a temporary folder does
+    removed = tempfile.TemporaryDirectory(dir=folder)
+    write_at_exit(folder, "main")
+
 if __name__ == "__main__":
     multiprocessing.set_start_method("spawn")
     codes()
     handlers()
+    exits_of_the_main_module()
     output_stays_in_order()

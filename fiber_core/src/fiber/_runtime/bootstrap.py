@@ -83,12 +83,18 @@ def _become(
     hello: Hello,
     index: int,
 ) -> int:
+    import atexit
+    from multiprocessing import util
+
     from fiber._runtime.runtime import Runtime
 
     payload: dict[str, Any] = codec.loads(work)
     if payload["ignores_interrupts"]:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     fresh_main()
+    # since 3.13 the stdlib leaves its own to the start method; the program's are called before it
+    atexit.unregister(vars(util)["_exit_function"])
+    atexit.register(vars(util)["_exit_function"])
     runtime = Runtime.of_child(
         instructions, config=_config(payload), parent_link=link, hello=hello, index=index
     )
@@ -126,15 +132,12 @@ def _run(process: Any, sentinel: int) -> int:
     import atexit
     from multiprocessing import util
 
-    exits: Any = atexit
-    exits._clear()  # noqa: SLF001 - as the stdlib's start methods do; none so far is the process's own
-    # since 3.13 the stdlib leaves its own to the start method; run before, it does nothing
-    atexit.register(vars(util)["_exit_function"])
     code: int
     try:
-        code = process._bootstrap(parent_sentinel=sentinel)  # noqa: SLF001 - as above
+        code = process._bootstrap(parent_sentinel=sentinel)  # noqa: SLF001 - as the stdlib does
     finally:
-        exits._run_exitfuncs()  # noqa: SLF001 - as above
+        # here, because they may use what the runtime keeps open
+        vars(atexit)["_run_exitfuncs"]()
         vars(util)["_flush_std_streams"]()
     return code
 

@@ -6,6 +6,7 @@ function; that closes the supervisor's descriptors and calls :func:`become`.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import math
@@ -15,6 +16,7 @@ import signal
 import socket
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -195,6 +197,7 @@ def _announce(plan: ChildPlan) -> Any:
     gc.enable()
     adopt_effects()
     _seed_generators()
+    _forget_exit_functions()
     for stream in (sys.stdout, sys.stderr):
         # pipes to the supervisor are buffered like terminals: each line is seen when it is written
         with contextlib.suppress(AttributeError, ValueError):
@@ -212,6 +215,24 @@ def _seed_generators() -> None:
         seed()
 
 
+def _forget_exit_functions() -> None:
+    """Leave this process without exit functions: those so far are the supervisor's and of what it has imported.
+
+    Before anything of the program is loaded, whose modules may register some. A ``weakref.finalize`` of an
+    imported package would clean up what all processes have from it.
+    """
+    exits: Any = atexit
+    exits._clear()  # noqa: SLF001 - as the stdlib's start methods do; there is no public way
+    finalize: Any = weakref.finalize
+    for inherited in list(finalize._registry):  # noqa: SLF001 - there is no public way
+        inherited.atexit = False
+    # with it the next one registers the function that calls them, as the first one of a process does
+    finalize._registered_with_atexit = False  # noqa: SLF001 - as above
+    if "logging" in sys.modules:
+        # a handler may keep records until then
+        atexit.register(sys.modules["logging"].shutdown)
+
+
 def _call(function: Any, plan: ChildPlan) -> int:
     try:
         # from here on it runs, and may be interrupted
@@ -227,6 +248,8 @@ def _call(function: Any, plan: ChildPlan) -> int:
         with contextlib.suppress(Exception):
             traceback.print_exception(kind, value, trace and trace.tb_next)
         code = 1
+    # those of a main module that failed while it was loaded; otherwise they have been called
+    vars(atexit)["_run_exitfuncs"]()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
