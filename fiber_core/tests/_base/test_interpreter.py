@@ -111,3 +111,20 @@ def test_more_is_kept_where_there_is_much_memory(monkeypatch, total, most):
     interpreter.most_kept.cache_clear()
     assert interpreter.most_kept() == most * 2**20
     interpreter.most_kept.cache_clear()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="files of a process are counted there")
+def test_a_process_without_a_descriptor_to_import_by_keeps_less_and_goes_on():
+    program = """
+import os, resource
+from fiber._base.interpreter import LEAST_KEPT, keep_free_memory, most_kept
+
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, most))
+keep_free_memory()
+assert most_kept() == LEAST_KEPT
+print("goes on")
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "goes on\n", done.stderr

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import os
 import queue
 import socket
 from types import SimpleNamespace
@@ -61,22 +62,29 @@ def loop():
         yield loop
 
 
-class FullListener(socket.socket):
-    """A listener whose process has no descriptor for the first connection."""
+class RefusedListener(socket.socket):
+    """A listener that the system does not let accept its first two connections."""
 
     tries = 0
+    error = errno.EMFILE
 
     def accept(self):
         self.tries += 1
-        if self.tries == 1:
-            raise OSError(errno.EMFILE, "too many open files")
+        if self.tries <= 2:
+            raise OSError(self.error, os.strerror(self.error))
         return super().accept()
 
 
 @pytest.mark.parametrize("pause", [3600.0, 0.0])
-def test_a_connection_without_a_descriptor_waits_and_keeps_nobody_busy(loop, caplog, pause):
+@pytest.mark.parametrize(
+    "error, hint", [(errno.EMFILE, "`ulimit -n`"), (errno.EPERM, "seccomp"), (errno.EIO, "seccomp")]
+)
+def test_a_connection_that_the_system_refuses_waits_and_keeps_nobody_busy(
+    loop, caplog, pause, error, hint
+):
     taken = []
-    with FullListener() as listener:
+    with RefusedListener() as listener:
+        listener.error = error
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         listener.setblocking(False)
@@ -92,4 +100,6 @@ def test_a_connection_without_a_descriptor_waits_and_keeps_nobody_busy(loop, cap
         loop.forget(listener.fileno())
     for one in taken:
         one.close()
-    assert "too many open files" in caplog.text
+    (record,) = caplog.records
+    assert os.strerror(error) in record.getMessage()
+    assert hint in record.getMessage()

@@ -243,10 +243,13 @@ def test_many_are_served_at_once_where_one_may_take_long(path):
         assert call(path) == first() == b"both are here"
 
 
-def test_it_goes_on_after_there_was_no_descriptor_or_no_thread_for_one(path, monkeypatch):
+@pytest.mark.parametrize("refusal", [errno.EMFILE, errno.EPERM])
+def test_it_goes_on_after_the_system_refused_one_and_where_there_is_no_thread(
+    path, monkeypatch, refusal
+):
     listener = Mock(wraps=private_listener(path))
-    none_left = OSError(errno.EMFILE, "too many open files")
-    listener.accept.side_effect = itertools.chain([none_left], itertools.repeat(DEFAULT))
+    refused = OSError(refusal, "refused")
+    listener.accept.side_effect = itertools.chain([refused], itertools.repeat(DEFAULT))
     with contextlib.closing(
         AcceptThread(listener, say_hello, name="test-door", thread_per_connection=True, pause=0.01)
     ):

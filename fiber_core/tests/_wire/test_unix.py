@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import queue
 import socket
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from fiber._base.threads import Reactor
+from fiber._wire import frames
 from fiber._wire.handshake import Credentials
 from fiber._wire.unix import UnixDialer, UnixListener
 from fiber.exceptions import TransportError, WireError
@@ -125,6 +127,23 @@ def test_a_stranger_may_announce_little_only(ours, theirs):
     told, error = ours.next()
     assert told == number
     assert isinstance(error, WireError)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.EMFILE, "too many open files")])
+def test_a_peer_whose_frame_there_is_no_room_for_is_told_of_and_read_no_more(
+    ours, theirs, number, monkeypatch, error
+):
+    def feed(_deframer, data):
+        raise error
+
+    monkeypatch.setattr(frames.Deframer, "feed", feed)
+    send_bytes(theirs, b"too large")
+    assert ours.next() == (number, error)
+    monkeypatch.undo()
+    # what follows is the rest of that frame, for all that is known
+    send_bytes(theirs, b"another")
+    with pytest.raises(queue.Empty):
+        ours.told.get(timeout=0.2)
 
 
 def test_a_listener_whose_queue_is_full_is_given_up_in_time(folder):

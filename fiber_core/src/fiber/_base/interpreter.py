@@ -54,7 +54,11 @@ def resident(pid: int | None = None) -> int | None:
 @functools.cache
 def most_kept() -> int:
     """Bytes of free memory that a process keeps at most: a 64th of the machine's, or of its control groups'."""
-    from fiber._base.cgroups import memory_total
+    try:
+        from fiber._base.cgroups import memory_total
+    except OSError:
+        # no descriptor is left to read the module; what called this is amidst a message
+        return LEAST_KEPT
 
     return max(LEAST_KEPT, min(memory_total() * 2**20 // 64, _MOST_KEPT))
 
@@ -65,7 +69,11 @@ def keep_free_memory() -> None:
 
     Called by who receives objects of 128 KB and more: new pages for each take longer than to copy it.
     """
-    import ctypes
+    try:
+        import ctypes
+    except OSError:
+        # as above
+        return
 
     said = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD_")
     if any(map(os.environ.get, said)) or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):

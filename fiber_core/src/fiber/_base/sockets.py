@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from fiber._base.log import lazy_logger
 from fiber._base.threads import Loop
 
-__all__ = ["NO_ROOM", "Buffered", "accept_on"]
+__all__ = ["NO_ROOM", "Buffered", "accept_on", "warn_of_refusal"]
 
 log = lazy_logger()
 
@@ -186,14 +186,16 @@ def accept_on(
         loop: that waits for them.
         listener: the listening socket, which does not block.
         on_connection: called with each, which does not block either.
-        pause: seconds without accepting after there was no descriptor for a connection.
+        pause: seconds without accepting after the system refused a connection.
     """
+    is_refused = False
 
     def begin() -> None:
         if listener.fileno() >= 0:
             loop.on_readable(listener.fileno(), accept)
 
     def accept() -> None:
+        nonlocal is_refused
         # it may be closed by what is done with a connection
         while listener.fileno() >= 0:
             try:
@@ -201,13 +203,25 @@ def accept_on(
             except (BlockingIOError, ConnectionError):
                 return
             except OSError as error:
-                if error.errno not in NO_ROOM:
-                    raise
-                log.warning("fiber: a connection has to wait: %s; see `ulimit -n`", error)
+                # whatever it is, the descriptor stays readable: to try again at once would keep a CPU busy
+                if not is_refused:
+                    warn_of_refusal(error)
+                is_refused = True
                 loop.forget(listener.fileno())
                 loop.call_later(pause, begin)
                 return
+            is_refused = False
             connection.setblocking(False)
             on_connection(connection)
 
     begin()
+
+
+def warn_of_refusal(error: OSError) -> None:
+    """Log that a connection waits since the system does not let this process accept it."""
+    hint = (
+        "see `ulimit -n`"
+        if error.errno in NO_ROOM
+        else "does a sandbox (seccomp) forbid accept4()?"
+    )
+    log.warning("fiber: a connection has to wait: %s; %s", error, hint)

@@ -9,6 +9,7 @@ which is mutual TLS between hosts. No other host on the network reaches either p
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import multiprocessing.connection
 import os
@@ -20,7 +21,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from fiber._base.sockets import NO_ROOM
+from fiber._base.sockets import warn_of_refusal
 from fiber._ring.model import RingTiming
 from fiber.exceptions import WireError
 from fiber.model.timing import Timing
@@ -38,6 +39,8 @@ _ESTABLISHED = "01"
 _MAPPED = "0000000000000000FFFF0000"
 # a table changes while it is read, so a read may miss an entry; tries to find it
 _READS = 3
+#: errors of a socket that was closed, or shut down, or whose descriptor was replaced
+_NO_LISTENER = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSOCK})
 
 
 class MessageConnection(Protocol):
@@ -390,7 +393,7 @@ class AcceptThread:
             long; otherwise connections are served one after another.
         most: connections served at once, with a thread for each; the oldest is shut down where
             there is one more. None: any number.
-        pause: seconds without accepting after there was no descriptor for a connection.
+        pause: seconds without accepting after the system refused a connection.
     """
 
     def __init__(
@@ -427,6 +430,7 @@ class AcceptThread:
         self._listener.close()
 
     def _accept(self) -> None:
+        is_refused = False
         while not self._closed.is_set():
             try:
                 connection, _ = self._listener.accept()
@@ -435,10 +439,14 @@ class AcceptThread:
                 # closed by the dialer before it was accepted
                 continue
             except OSError as error:
-                if error.errno not in NO_ROOM:
+                if self._closed.is_set() or error.errno in _NO_LISTENER:
                     return
+                if not is_refused:
+                    warn_of_refusal(error)
+                is_refused = True
                 self._closed.wait(self._pause)
                 continue
+            is_refused = False
             if self._thread_per_connection:
                 self._start(connection)
             else:

@@ -440,7 +440,7 @@ class Endpoint:
         except Exception as error:  # an error of a service must only cost its peer the connection
             self._reject(peer, error)
 
-    def _broken(self, pipe: int, error: WireError) -> None:
+    def _broken(self, pipe: int, error: Exception) -> None:
         peer = self._peers.get(pipe)
         if peer is not None and peer.alive:
             self._reject(peer, error)

@@ -124,7 +124,7 @@ class UnixListener:
         *,
         on_opened: Callable[[int], None],
         on_frame: Callable[[int, bytearray], None],
-        on_broken: Callable[[int, WireError], None],
+        on_broken: Callable[[int, Exception], None],
         on_closed: Callable[[int], None],
         max_frame: int = frames.MAX_FRAME,
         pause: float,
@@ -298,7 +298,7 @@ class UnixListener:
             else:
                 frame = deframer.fill(count)
                 received = [] if frame is None else [frame]
-        except WireError as error:
+        except (WireError, MemoryError, OSError) as error:
             # the start of the next frame is unknown: stop reading
             if connection.reading is not None:
                 connection.reading.stop()
