@@ -306,6 +306,31 @@ def test_nothing_is_attended_to_once_the_subject_is_done(watched):
     assert watched.seen == []
 
 
+def test_where_no_thread_is_started_a_task_goes_on_and_the_next_one_is_watched(
+    watched, monkeypatch
+):
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        watched.begin("first")
+    watched.reader.rest()
+    watched.begin("second")
+    watched.send()
+    assert watched.noticed.wait(20)
+    assert watched.seen == ["second"]
+
+
+def test_a_reader_without_a_thread_is_closed(watched, monkeypatch):
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    watched.begin("first")
+    watched.reader.close()
+
+
 def test_subjects_may_follow_one_another_at_any_pace(watched):
     for number in range(2000):
         watched.begin(number)

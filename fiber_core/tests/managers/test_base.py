@@ -14,7 +14,15 @@ import fiber
 import process_signals
 from children import finish, start
 from fiber.exceptions import PeerLostError
-from fiber.managers import AutoProxy, BaseManager, BaseProxy, MakeProxyType, SyncManager, Token
+from fiber.managers import (
+    AutoProxy,
+    BaseManager,
+    BaseProxy,
+    MakeProxyType,
+    SyncManager,
+    Token,
+    base,
+)
 from wire_world import until
 
 pytestmark = [
@@ -135,6 +143,17 @@ def test_an_initializer_runs_first(tmp_path):
 def test_an_initializer_that_fails_is_an_error_of_start():
     with pytest.raises(EOFError, match="ended with exit code 7 before it served"):
         Counters().start(sys.exit, (7,))
+
+
+def test_a_start_that_fails_behind_the_process_s_leaves_none(monkeypatch):
+    def refuse(*_arguments, **_options):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(base, "BaseProxy", refuse)
+    manager = Counters()
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        manager.start()
+    assert manager._process.exitcode is not None
 
 
 def test_a_proxy_outlives_its_manager_with_an_error():

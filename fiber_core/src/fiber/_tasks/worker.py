@@ -344,10 +344,15 @@ class ControlReader(Generic[T]):
         if self._idle:
             with self._changed:
                 if self._thread is None:
-                    self._thread = threading.Thread(
+                    thread = threading.Thread(
                         target=self._run, name="fiber-control-reader", daemon=True
                     )
-                    self._thread.start()
+                    try:
+                        thread.start()
+                    except RuntimeError:
+                        # no more threads are started: messages wait until the subject is done
+                        return
+                    self._thread = thread
                 self._changed.notify()
 
     def rest(self) -> None:

@@ -532,8 +532,14 @@ class BaseManager:
                 with writer:
                     self._process = self._new_process(writer, initializer, initargs)
                     self._process.start()
-                self._address, token = self._receive_address(reader)
-            self._server_proxy = BaseProxy(token, self._serializer, authkey=self._authkey)
+                try:
+                    self._address, token = self._receive_address(reader)
+                    self._server_proxy = BaseProxy(token, self._serializer, authkey=self._authkey)
+                except BaseException:
+                    # nobody else would end it, and the end of this process would wait for it
+                    self._process.kill()
+                    self._process.join()
+                    raise
             self._state.value = State.STARTED
             self.shutdown = util.Finalize(
                 self,
