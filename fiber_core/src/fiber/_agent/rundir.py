@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
+from fiber._base.limits import explained
 from fiber.backend_parts import liveness
 from fiber.backend_parts.liveness import Claim, liveness_of, remove_claimed
 from fiber.exceptions import FiberError
@@ -69,7 +70,7 @@ def run_root() -> Path:
 
 def _unusable(folder: Path, error: OSError) -> FiberError:
     msg = (
-        f"{folder} cannot be made or written to: {error.strerror or error}; make room there, or set "
+        f"{folder} cannot be made or written to: {explained(error)}; make room there, or set "
         "XDG_RUNTIME_DIR to a folder of yours on another file system"
     )
     return FiberError(msg)

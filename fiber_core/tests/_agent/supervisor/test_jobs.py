@@ -5,6 +5,7 @@ The journal of a run has them: its readers know the run's jobs without the super
 
 import json
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -271,6 +272,21 @@ def test_one_that_cannot_be_written_is_reported_once(tmp_path, failures, target,
 
     (failure,) = failures
     assert words in failure
+
+
+def test_one_that_may_not_become_larger_says_why(tmp_path, failures):
+    journal = Journal(str(tmp_path), failures.append)
+    descriptor = journal.open()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        journal.submitted("a", SPEC, None, "host")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        os.close(descriptor)
+    (failure,) = failures
+    assert "File too large" in failure
+    assert "`ulimit -f`" in failure
 
 
 def test_a_living_process_is_the_one_that_was_written_down(journal, tmp_path):

@@ -1,5 +1,6 @@
 """A supervisor is started with the interpreter's own options and path, or before it is needed."""
 
+import errno
 import os
 import resource
 import signal
@@ -26,6 +27,25 @@ def options(folder):
 def test_an_interpreter_that_does_not_exist_is_an_error(tmp_path):
     with pytest.raises(BackendUnavailableError, match="/no/such/python: No such file"):
         start_supervisor(options(tmp_path), executable="/no/such/python")
+
+
+@pytest.mark.parametrize(
+    "error, words",
+    [
+        (FileNotFoundError(errno.ENOENT, "No such file", os.devnull), "/dev/null: No such file"),
+        (BlockingIOError(errno.EAGAIN, "Try again"), "`ulimit -u`"),
+        (OSError(errno.EMFILE, "Too many"), "`ulimit -n`"),
+    ],
+)
+def test_the_error_of_a_system_that_starts_none_says_what_is_missing(
+    tmp_path, monkeypatch, error, words
+):
+    def popen(*_arguments, **_options):
+        raise error
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    with pytest.raises(BackendUnavailableError, match=words):
+        start_supervisor(options(tmp_path))
 
 
 def test_it_starts_where_this_process_may_not_enter_its_working_directory(tmp_path, monkeypatch):

@@ -173,6 +173,20 @@ def test_where_no_descriptor_is_left_it_says_so(ends):
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+def test_where_memory_may_not_be_that_large_it_says_so_and_the_next_one_arrives(ends):
+    first, second = ends
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (INLINE, before[1]))
+    try:
+        with pytest.raises(OSError, match=rf"{4 * INLINE} bytes.*`ulimit -f`") as caught:
+            first.put(bytes(4 * INLINE))
+        assert caught.value.errno == errno.EFBIG
+        first.put(b"small")
+        assert second.take() == b"small"
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
 def test_one_whose_number_was_taken_by_another_file_leaves_that_open(ends):
     number = ends[0].fileno()
     with open(os.devnull) as other:

@@ -252,6 +252,17 @@ def test_where_no_descriptor_is_left_for_memory_a_value_is_pickled_to_bytes():
         assert type(descriptor_stream.encoded(large(3))) is not ItemInMemory
 
 
+def test_where_memory_may_not_be_that_large_a_value_is_pickled_to_bytes():
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (memories.LARGE // 2, before[1]))
+    try:
+        item = descriptor_stream.encoded(large(3))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert type(item) is not ItemInMemory
+    assert decode(item) == large(3)
+
+
 class TestLanes:
     @pytest.fixture
     def stream(self):

@@ -22,6 +22,7 @@ from typing import Any
 from fiber._agent.supervisor import JOURNAL
 from fiber._agent.supervisor.jobs import Owner, combine
 from fiber._base import values
+from fiber._base.limits import explained
 from fiber.backend_parts.liveness import Liveness, is_same, start_time
 from fiber.backend_parts.liveness import Owner as Process
 from fiber.model import Job, JobSpec, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
@@ -78,15 +79,15 @@ class Journal:
             return
         line = _ENCODER.encode(event).encode() + b"\n"
         try:
-            if os.write(self._descriptor, line) < len(line):
-                msg = "the disk is full"
-                raise OSError(msg)
+            while line:
+                # where a part was written, the next call tells why not all
+                line = line[os.write(self._descriptor, line) :]
         except OSError as error:
             self._fail(error)
 
     def _fail(self, error: OSError) -> None:
         self._broken = True
-        self._on_failure(f"the journal {self._path} is incomplete from here: {error}")
+        self._on_failure(f"the journal {self._path} is incomplete from here: {explained(error)}")
 
 
 #: made once: dumps() makes one for each line

@@ -30,6 +30,7 @@ from fiber._agent.supervisor.journal import Journal
 from fiber._agent.supervisor.messages import Attributes, SupervisorOptions
 from fiber._agent.supervisor.output import LineTail, LogFile, OutputRelay, OutputTarget
 from fiber._base import values
+from fiber._base.limits import explained
 from fiber._base.threads import Loop, Timer
 from fiber._wire.descriptors import Descriptors
 from fiber.model import JobSpec
@@ -298,7 +299,7 @@ class JobRunner:
             try:
                 self._fork(running, launch, index, entry)
             except OSError as error:
-                self._give_up(running, launch, f"cannot start a process: {error.strerror or error}")
+                self._give_up(running, launch, f"cannot start a process: {explained(error)}")
                 return
         if entry is not None:
             self._answer(running, launch)

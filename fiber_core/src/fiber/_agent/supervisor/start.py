@@ -62,10 +62,13 @@ class SupervisorProcess:
                     pass_fds=[descriptor],
                 )
         except OSError as error:
+            from fiber._base.limits import explained
             from fiber.exceptions import BackendUnavailableError
 
             ours.close()
-            msg = f"cannot start the supervisor with {python}: {error.strerror or error}"
+            # maybe of /dev/null
+            file = "" if error.filename in {None, python} else f"{error.filename}: "
+            msg = f"cannot start the supervisor with {python}: {file}{explained(error)}"
             raise BackendUnavailableError(msg) from error
         finally:
             os.close(descriptor)

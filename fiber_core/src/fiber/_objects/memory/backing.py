@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from fiber._base import values
+from fiber._base.limits import explained
 from fiber._wire.frames import Buffer
 from fiber.exceptions import WireError
 
@@ -191,7 +192,7 @@ def check_room(size: int, path: Path | None) -> None:
 def no_room_error(size: int, path: Path | None, cause: OSError) -> OSError:
     """Make the error of a lack of room, with advice."""
     where = "in memory" if path is None else f"in {path.parent}"
-    text = f"no room for {size} bytes of shared memory {where}: {cause.strerror}; make it smaller"
+    text = f"no room for {size} bytes of shared memory {where}: {explained(cause)}; make it smaller"
     if path is not None:
         text += ", or set XDG_RUNTIME_DIR to a folder with more room"
     error = OSError(cause.errno, text)

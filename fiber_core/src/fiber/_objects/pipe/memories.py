@@ -80,7 +80,10 @@ class Memory:
         if self._map is not None and _HEAD + end <= len(self._map):
             self._map[_HEAD + begin : _HEAD + end] = data
         else:
-            backing.write(self.fd, data, _HEAD + begin)
+            try:
+                backing.write(self.fd, data, _HEAD + begin)
+            except OSError as error:
+                raise backing.no_room_error(end, None, error) from error
         self.size = max(self.size, end)
 
     def prepare(self) -> None:

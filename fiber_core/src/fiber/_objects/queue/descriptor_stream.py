@@ -14,6 +14,7 @@ Separate from the two sides of queues, because both use it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import socket
@@ -236,7 +237,8 @@ def encoded(value: Any) -> Item:
     try:
         packet, references = encode_into(Packet, value)
     except OSError as error:
-        if error.errno not in NO_ROOM:
+        # memory counts as a file of that size
+        if error.errno not in NO_ROOM | {errno.EFBIG, errno.ENOSPC}:
             raise
         return encode(value)
     item = None if references else packet.detach()
