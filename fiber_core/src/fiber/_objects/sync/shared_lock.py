@@ -323,10 +323,6 @@ class SharedLock(QuickPermits):
     set_depth: Callable[[int], None]
     # counts it as not acquired where another process has released it; True where that was so
     _lose: Callable[[], bool]
-    # acquires it again, which this process has, after so many looks
-    _again: Callable[[int], bool]
-    # looks whether it is free, so often: how many looks are left; 0 where it is not
-    _look: Callable[[int | None], int]
 
     def __init__(
         self,
@@ -634,14 +630,11 @@ def _make_uses(lock: SharedLock, *, recursive: bool) -> None:
         leaves = calls(seat.acquire)
         is_mine = permit._is_mine  # noqa: SLF001 - multiprocessing's locks use it
 
-    # These are written out: a call more costs a fifth, a variable more of this function a hundredth. A seat that
-    # cannot be raised is in use, or frozen.
+    # These are written out: a call more costs a fifth, and a test of a variable that functions share, as each further
+    # one of those that a function has, some hundredths. A seat that cannot be raised is in use, or frozen.
 
     def acquire(block: bool = True, timeout: float | None = None) -> bool:
         nonlocal depth
-        if depth and lock._again(_MOST_LOOKS_AGAIN if block and timeout is None else 1):  # noqa: SLF001 - its own
-            return True
-        looks = None
         try:
             for is_taken in takes:
                 if is_taken:
@@ -649,8 +642,42 @@ def _make_uses(lock: SharedLock, *, recursive: bool) -> None:
                     return True
                 for _ in leaves:
                     break
-                looks = lock._look(looks) if block else 0  # noqa: SLF001 - its own
-                if not looks:
+                break
+        except ValueError:
+            pass
+        return persist(block, timeout)
+
+    def acquire_again(block: bool = True, timeout: float | None = None) -> bool:
+        nonlocal depth
+        if depth and is_mine():
+            depth += 1
+            return True
+        try:
+            for is_taken in takes:
+                if is_taken:
+                    depth = 1
+                    return True
+                for _ in leaves:
+                    break
+                break
+        except ValueError:
+            pass
+        return persist(block, timeout)
+
+    def persist(block: bool, timeout: float | None) -> bool:
+        # after the first try
+        nonlocal depth
+        if depth and retake(_MOST_LOOKS_AGAIN if block and timeout is None else 1):
+            return True
+        looks: int | None = None
+        try:
+            while block and (looks := look(looks)):
+                for is_taken in takes:
+                    if is_taken:
+                        depth = 1
+                        return True
+                    for _ in leaves:
+                        break
                     break
         except ValueError:
             pass
@@ -674,6 +701,7 @@ def _make_uses(lock: SharedLock, *, recursive: bool) -> None:
             lock.release_for_another()
 
     def look(looks: int | None) -> int:
+        # how many are left; 0 where it is not free
         looks = MOST_LOOKS if looks is None else looks
         while looks:
             looks -= 1
@@ -681,15 +709,8 @@ def _make_uses(lock: SharedLock, *, recursive: bool) -> None:
                 break
         return looks
 
-    def reenter(_looks: int) -> bool:
-        nonlocal depth
-        if is_mine():
-            depth += 1
-            return True
-        return False
-
     def retake(looks: int) -> bool:
-        # Two that hand a lock to each other do little else. The seat of this process is up.
+        # what another process has released, with the seat of this one up: two that hand a lock to each other do little else
         nonlocal depth, busy
         if looks > 1 and busy:
             busy, looks = busy - 1, 1
@@ -729,8 +750,7 @@ def _make_uses(lock: SharedLock, *, recursive: bool) -> None:
         nonlocal depth
         depth = number
 
-    lock.acquire, lock.release = acquire, release
-    lock._again, lock._look = reenter if recursive else retake, look  # noqa: SLF001 - its own
+    lock.acquire, lock.release = acquire_again if recursive else acquire, release
     lock.depth, lock.set_depth = lambda: depth, set_depth
     lock._bind, lock._lose = bind, lose  # noqa: SLF001 - its own
 
