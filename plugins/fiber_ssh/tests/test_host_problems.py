@@ -1,11 +1,13 @@
 """Hosts on which something is not as Fiber needs it: errors name it, and what to do."""
 
+import contextlib
 import logging
 import socket
 import subprocess
 from pathlib import Path
 
 import attrs
+import paramiko
 import pytest
 
 from fiber.exceptions import BackendUnavailableError
@@ -32,18 +34,72 @@ def only_alpha(config, world, tmp_path):
     return attrs.evolve(config, hosts=str(tmp_path / "hosts"))
 
 
+@contextlib.contextmanager
+def option(host, line):
+    """A host whose sshd has one more option."""
+    file = host.directory / "sshd_config"
+    before = file.read_text()
+    file.write_text(f"{line}\n{before}")
+    host.kill_sshd()
+    host.start()
+    try:
+        yield
+    finally:
+        file.write_text(before)
+        host.kill_sshd()
+        host.start()
+
+
 @pytest.fixture
 def one_session(alpha):
     """Its sshd allows one program a connection."""
-    file = alpha.directory / "sshd_config"
-    before = file.read_text()
-    file.write_text(f"MaxSessions 1\n{before}")
-    alpha.kill_sshd()
-    alpha.start()
-    yield
-    file.write_text(before)
-    alpha.kill_sshd()
-    alpha.start()
+    with option(alpha, "MaxSessions 1"):
+        yield
+
+
+@pytest.fixture
+def behind(world, tmp_path):
+    """Maker of settings by which a port of the second host is reached through the first one."""
+    alpha, beta, *_ = world.hosts
+
+    def make(port=22, jump_port=22):
+        (tmp_path / "ssh_config").write_text(
+            f"Host jump\n  HostName {alpha.address}\n  Port {jump_port}\n"
+            f"Host inner\n  HostName {beta.address}\n  Port {port}\n  ProxyJump jump\n"
+            f"Host *\n  User root\n  IdentityFile {world.key}\n"
+            f"  UserKnownHostsFile {world.known_hosts}\n"
+        )
+        return Host(name="inner"), SshConfig(config=tmp_path / "ssh_config")
+
+    return make
+
+
+@pytest.mark.lingers("the host's new sshd is for the tests that follow")
+def test_a_jump_host_that_forwards_nothing_is_named_with_the_option(alpha, behind):
+    with (
+        option(alpha, "AllowTcpForwarding no"),
+        pytest.raises(BackendUnavailableError, match="jump host jump forwards no .*AllowTcpForw"),
+    ):
+        ssh_connect(*behind())
+
+
+def test_a_host_that_its_jump_host_cannot_reach_is_told_from_a_jump_host_that_is_not_there(behind):
+    with pytest.raises(BackendUnavailableError, match="jump host jump cannot connect to it"):
+        ssh_connect(*behind(port=2299))
+    with pytest.raises(
+        BackendUnavailableError, match=r"^jump host jump \(.* 2299\) cannot be reach"
+    ):
+        ssh_connect(*behind(jump_port=2299))
+
+
+def test_a_jump_host_whose_connection_ends_meanwhile_is_one_sentence(behind, monkeypatch):
+    def ended(*_, **__):
+        # raised by paramiko where the connection drops while a channel is opened
+        raise EOFError
+
+    monkeypatch.setattr(paramiko.Transport, "open_channel", ended)
+    with pytest.raises(BackendUnavailableError, match="the connection to jump host jump ended"):
+        ssh_connect(*behind())
 
 
 @pytest.mark.lingers("the host's new sshd is for the tests that follow")
@@ -77,6 +133,20 @@ def test_a_folder_that_hosts_lack_is_reported_and_not_a_missing_python(opened, c
     assert end.reason == Reason(ReasonKind.START)
     assert "there is no folder /no/folder there, which the hosts file" in end.message
     assert "python" not in end.message
+
+
+def test_a_python_2_is_reported_as_too_old_and_not_as_an_error_of_syntax(
+    connect, only_alpha, tmp_path
+):
+    python = tmp_path / "python"
+    python.write_text(
+        "#!/bin/sh\necho 'def _read(count: int)' >&2\n"
+        "echo 'SyntaxError: invalid syntax' >&2\nexit 1\n"
+    )
+    python.chmod(0o755)
+    (host,) = read_hosts(only_alpha)
+    link = connect(attrs.evolve(host, python=str(python)), config=only_alpha)
+    assert link.failure.startswith(f"{python} on host alpha is Python 2, and 3.10 or later is")
 
 
 def test_a_home_that_cannot_be_written_to_is_reported_with_the_setting(alpha, connect, only_alpha):

@@ -198,16 +198,25 @@ def connect(host: Host, config: SshConfig) -> Connection:
     """
     options = ssh_options(host, config)
     connection = Connection()
-    before: paramiko.Transport | None = None
+    jump: _JumpHost | None = None
     try:
         for hop in _hops(options, config):
-            before = _connect_hop(hop, before, config)
-            connection.transports.append(before)
-            before.set_keepalive(0)
+            transport = _connect_hop(hop, jump, config, is_jump=hop is not options)
+            connection.transports.append(transport)
+            transport.set_keepalive(0)
+            jump = _JumpHost(hop.name, transport)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+@attrs.frozen
+class _JumpHost:
+    """A jump host that is connected."""
+
+    name: str
+    transport: paramiko.Transport
 
 
 def _hops(options: SshOptions, config: SshConfig, depth: int = 0) -> list[SshOptions]:
@@ -239,10 +248,12 @@ def _jump(word: str, config: SshConfig) -> SshOptions:
 
 
 def _connect_hop(
-    options: SshOptions, before: paramiko.Transport | None, config: SshConfig
+    options: SshOptions, jump: _JumpHost | None, config: SshConfig, *, is_jump: bool
 ) -> paramiko.Transport:
     label = f"{options.name} ({options.hostname} port {options.port})"
-    sock = _open_socket(options, before, config, label)
+    if is_jump:
+        label = f"jump host {label}"
+    sock = _open_socket(options, jump, config, label)
     known = KnownHosts.read(options.key_name, options.known_hosts)
     try:
         transport = paramiko.Transport(sock)
@@ -292,13 +303,11 @@ def _explain(
     return words
 
 
-def _open_socket(
-    options: SshOptions, before: paramiko.Transport | None, config: SshConfig, label: str
-) -> Any:
+def _open_socket(options: SshOptions, jump: _JumpHost | None, config: SshConfig, label: str) -> Any:
     try:
-        if before is not None:
+        if jump is not None:
             target = (options.hostname, options.port)
-            return before.open_channel(
+            return jump.transport.open_channel(
                 "direct-tcpip", target, ("127.0.0.1", 0), timeout=config.connect_timeout
             )
         if options.proxy_command:
@@ -306,10 +315,24 @@ def _open_socket(
         target = (options.hostname, options.port)
         sock = socket.create_connection(target, timeout=config.connect_timeout)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    except (OSError, paramiko.SSHException) as error:
-        msg = f"{label} cannot be reached: {error}"
+    except CONNECTION_ERRORS as error:
+        words = f"{error or type(error).__name__}" if jump is None else _refusal(jump, error)
+        msg = f"{label} cannot be reached: {words}"
         raise BackendUnavailableError(msg) from error
     return sock
+
+
+def _refusal(jump: _JumpHost, error: Exception) -> str:
+    """Why a jump host has not connected to the host behind it."""
+    if not isinstance(error, paramiko.ChannelException):
+        words = str(error) or type(error).__name__
+        return f"the connection to jump host {jump.name} ended ({words})"
+    if error.code == paramiko.common.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED:
+        return (
+            f"jump host {jump.name} forwards no connections there; see AllowTcpForwarding, "
+            "DisableForwarding and PermitOpen in its sshd_config"
+        )
+    return f"jump host {jump.name} cannot connect to it ({error.text})"
 
 
 def _prefer_known_algorithms(transport: paramiko.Transport, known: KnownHosts) -> None:

@@ -147,11 +147,7 @@ def open_agent(
             msg = f"fiber cannot keep its files on host {name}: {greeting['problem']}; name a folder with FIBER_SSH_ROOT"
             raise BackendUnavailableError(msg)
         if tuple(greeting["python"])[:2] < (3, 10):
-            msg = (
-                f"{python} on host {name} is Python {version}, and 3.10 or later is needed; name "
-                "another one with 'python = …' in the hosts file, or with FIBER_SSH_PYTHON"
-            )
-            raise BackendUnavailableError(msg)
+            raise BackendUnavailableError(_too_old(python, name, version))
         if greeting.get("lacks"):
             channel.sendall(archive)
         channel.settimeout(None)
@@ -218,7 +214,17 @@ def explain_end(channel: paramiko.Channel, name: str, python: str) -> str:
             f"there is no Python {python!r} on host {name} ({text}); install Python 3.10 or later "
             "there, or name it with 'python = …' in the hosts file or with FIBER_SSH_PYTHON"
         )
+    if "SyntaxError" in text:
+        # the loader is a program for any Python 3
+        return _too_old(python, name, "2")
     return f"{python} on host {name} {how}: {text}"
+
+
+def _too_old(python: str, name: str, version: str) -> str:
+    return (
+        f"{python} on host {name} is Python {version}, and 3.10 or later is needed; name another one "
+        "with 'python = …' in the hosts file, or with FIBER_SSH_PYTHON"
+    )
 
 
 def run(
