@@ -124,6 +124,7 @@ class Part:
     "error, told",
     [
         (BackendUnavailableError("it is gone"), "which ends by itself within 3 s: it is gone"),
+        (BackendError("log in again"), "the platform refuses to end what this program still runs"),
         (KeyboardInterrupt(), "interrupted at the end of the program"),
         (ValueError("broken"), ""),
     ],

@@ -638,10 +638,13 @@ class Runtime:
     def _close(self, part: Any) -> None:
         try:
             part.close()
-        except BackendUnavailableError as error:
+        except BackendError as error:
+            # also a refusal, as of credentials that have expired meanwhile
+            refuses = not isinstance(error, BackendUnavailableError)
             log.warning(
-                "fiber: the platform cannot be asked to end what this program still runs there, "
+                "fiber: the platform %s to end what this program still runs there, "
                 "which ends by itself within %g s: %s",
+                "refuses" if refuses else "cannot be asked",
                 self.lease,
                 error,
             )
