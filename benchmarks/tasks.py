@@ -16,6 +16,10 @@ def noop(item: Any) -> Any:
     return item
 
 
+def noop_too(item: Any) -> Any:
+    return item
+
+
 def sleep(seconds: float) -> None:
     time.sleep(seconds)
 

@@ -84,6 +84,7 @@ _BODIES: tuple[Callable[[memoryview], object], ...] = (
     tasks.read_ask,
     Location.unpack,
     lambda body: objects.read(objects.REQUEST, body),
+    lambda body: list(tasks.split(body)),
 )
 
 

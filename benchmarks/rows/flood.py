@@ -14,6 +14,13 @@ from benchmarks.model import BASELINE, OURS, Bar, Metric, Round, Sizes
 CONTENDERS = (OURS, BASELINE)
 METRICS = (
     Metric("flood", "apply_async in a flood", "tasks/s", bars=(Bar(2.0),), more=True),
+    Metric(
+        "flood-turns",
+        "apply_async of two functions in turns",
+        "tasks/s",
+        bars=(Bar(1.0),),
+        more=True,
+    ),
     Metric("flood-submit", "Executor.submit in a flood", "tasks/s", bars=(Bar(2.0),), more=True),
 )
 
@@ -21,6 +28,7 @@ METRICS = (
 @contextlib.contextmanager
 def prepare(contender: str, sizes: Sizes) -> Iterator[Round]:
     module, numbers = contenders.module(contender), range(sizes.flood)
+    turns = tasks.noop, tasks.noop_too
 
     def rate(give: Callable[[int], Any], take: Callable[[Any], int]) -> float:
         start = time.perf_counter()
@@ -36,12 +44,17 @@ def prepare(contender: str, sizes: Sizes) -> Iterator[Round]:
     ):
         # all workers are up
         pool.map(tasks.noop, range(100), 1)
+        pool.map(tasks.noop_too, range(100), 1)
         list(executor.map(tasks.noop, range(100)))
 
         def once() -> dict[str, float]:
             return {
                 "flood": rate(
                     lambda number: pool.apply_async(tasks.noop, (number,)), lambda one: one.get()
+                ),
+                "flood-turns": rate(
+                    lambda number: pool.apply_async(turns[number % 2], (number,)),
+                    lambda one: one.get(),
                 ),
                 "flood-submit": rate(
                     lambda number: executor.submit(tasks.noop, number), lambda one: one.result()

@@ -62,7 +62,10 @@ class FakePeer:
 
     def tasks(self) -> list[tuple[Tasks, Any]]:
         """The entries that were sent, with their items."""
-        heads = [protocol.read_tasks(sent.body) for sent in self.of_kind(Kind.TASKS)]
+        bodies: list[memoryview] = []
+        for sent in self.of_kind(Kind.TASKS):
+            bodies += [sent.body] if sent.id else [body for _, body in protocol.split(sent.body)]
+        heads = [protocol.read_tasks(body) for body in bodies]
         return [(head, _items(head, codec.loads(body))) for head, body in heads]
 
 

@@ -8,7 +8,7 @@ import pytest
 from fiber._tasks import protocol
 from fiber._tasks.call import Unsendable
 from fiber._tasks.dispatcher import DeadlineTimer
-from fiber._tasks.protocol import Mode
+from fiber._tasks.protocol import Mode, Outcomes, pack_done
 from fiber._wire import codec
 from fiber._wire.frames import Kind
 from fiber.exceptions import TerminatedError, WireError
@@ -254,6 +254,39 @@ def test_a_sink_that_raises_does_not_keep_others_from_their_results(master):
         master.finish(peer, head, [1])
     master.work(peer, square, seen=1)
     assert sink.outcomes == {0: 4}
+
+
+def test_entries_that_go_together_are_one_message_and_so_is_what_comes_of_them(master, peer):
+    class Raises(Sink):
+        def accept(self, start, values, errors):
+            super().accept(start, values, errors)
+            if start:
+                raise RuntimeError("a sink on purpose")
+
+    calls, sinks = [], []
+    for sink in (Raises(), Sink()):
+        call = master.dispatcher.prepare(square, Mode.MAP, sink, items=None, one_by_one=True)
+        master.dispatcher.add(call)
+        calls.append(call)
+        sinks.append(sink)
+    for at in range(12):
+        master.dispatcher.extend(calls[at % 2], [at])
+    master.ask(peer)
+    # how long these take is known from now on
+    master.finish(peer, peer.tasks()[0][0], [0])
+    assert len(peer.of_kind(Kind.TASKS)) == 2
+    given = peer.tasks()[1:]
+    assert len(given) > 1
+    numbers = range(1, 1 + len(given))
+    assert [items for _, items in given] == [[at] for at in numbers]
+    parts = []
+    for head, items in given:
+        credits_ = int(not head.more)
+        done = pack_done(head.entry, head.start, head.stop, 0.001, credits_)
+        parts.append((done, Outcomes(map(square, items))))
+    with pytest.raises(RuntimeError):
+        master.send(peer, Kind.DONE, protocol.done(parts), number=len(parts) - 1)
+    assert [sinks[at % 2].outcomes[at // 2] for at in numbers] == [at * at for at in numbers]
 
 
 def test_the_size_of_items_is_observed_and_bounds_what_is_sent(master, peer):

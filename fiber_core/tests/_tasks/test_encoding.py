@@ -44,6 +44,7 @@ entries = st.builds(
     st.integers(1, 2**64 - 1),
     st.sampled_from([0, 1, 2, 64, 65, 66]),
     st.binary(min_size=16, max_size=16),
+    st.booleans(),
     st.binary(max_size=40),
 )
 reports = st.builds(
@@ -74,6 +75,8 @@ def test_any_bytes_are_read_or_refused(data):
         protocol.read_entry,
         protocol.read_ask,
         protocol.read_function,
+        lambda body: list(protocol.split(body)),
+        lambda body: protocol.read_all_done(2, body),
     ):
         with contextlib.suppress(WireError):
             read(memoryview(data))
@@ -104,9 +107,49 @@ def test_a_context_that_is_cut_short_is_refused(rest):
         protocol.read_tasks(memoryview(head + rest))
 
 
+def test_entries_that_go_together_are_read_as_they_were_written():
+    heads = [Tasks(number, 1, 0, 1, 1, 0, bytes(16), more=number < 9) for number in (7, 8, 9)]
+    bodies = [[head.encode(), b"x" * head.entry] for head in heads]
+    found = list(protocol.split(memoryview(bytearray().join(protocol.together(bodies)))))
+    assert [number for number, _ in found] == [7, 8, 9]
+    for head, (_, body) in zip(heads, found, strict=True):
+        read_head, rest = protocol.read_tasks(body)
+        assert read_head == head
+        assert bytes(rest) == b"x" * head.entry
+
+
+def test_outcomes_of_several_entries_travel_together():
+    class Odd:
+        def __reduce__(self):
+            raise TypeError("it stays here")
+
+    parts = []
+    for start, values in ((5, [1, ValueError("two")]), (0, [[3], Odd()]), (9, []), (7, [4.5])):
+        outcomes = Outcomes()
+        for value in values:
+            if isinstance(value, Exception):
+                outcomes.fail(value)
+            else:
+                outcomes.add(value)
+        head = protocol.pack_done(start, start, start + len(values), 0.1, 0)
+        parts.append((head, outcomes))
+    body = memoryview(bytearray().join(protocol.done(parts)))
+    dones, received = protocol.read_all_done(len(parts) - 1, body)
+    assert [(done.start, done.stop) for done in dones] == [(5, 7), (0, 2), (9, 9), (7, 8)]
+    position, found = 0, []
+    for done in dones:
+        received.turn_to(done.start, position)
+        position += done.stop - done.start
+        values, errors = received.of(done.start, done.stop)
+        found += [errors.get(at, value) for at, value in enumerate(values, done.start)]
+    assert [found[0], found[2], found[4]] == [1, [3], 4.5]
+    assert isinstance(found[1], ValueError)
+    assert "it stays here" in str(found[3])
+
+
 def test_heads_keep_what_follows_on_a_multiple_of_sixteen_bytes():
     for context in (b"", b"{}", b"14 characters.", b"15 characters.."):
-        assert len(Tasks(1, 1, 0, 1, 1, Mode.MAP, bytes(16), context).encode()) % 16 == 0
+        assert len(Tasks(1, 1, 0, 1, 1, Mode.MAP, bytes(16), context=context).encode()) % 16 == 0
     assert len(protocol.pack_done(1, 0, 1, 0.1, 1)) % 16 == 0
     assert protocol.DIGEST % 16 == 0
 

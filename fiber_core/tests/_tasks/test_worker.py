@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from fiber._tasks import protocol
+from fiber._tasks import worker as module
 from fiber._tasks.call import Call
 from fiber._tasks.protocol import Mode, ReceivedOutcomes, Tasks
 from fiber._tasks.shared_payload import SHARE_THRESHOLD, RepeatedBuffers
@@ -18,6 +19,8 @@ from waiting import until
 
 go_on = threading.Event()
 begun = threading.Event()
+#: what a task returns again and again
+counted = []
 #: links whose descriptors a task takes
 taken_from = []
 
@@ -34,6 +37,11 @@ def wait_on_three(x):
         begun.set()
         assert go_on.wait(20)
     return x
+
+
+def count_up(x):
+    counted.append(x)
+    return counted
 
 
 def raise_lost(_):
@@ -94,6 +102,19 @@ class Pool:
 
     def teach(self, call):
         self.link.deliver(Kind.FUNCTION, protocol.function(call.digest, call.function))
+
+    def give_together(self, *calls):
+        """Give all items of some calls in one message; the numbers of the entries."""
+        bodies, numbers = [], []
+        for call in calls:
+            mode, segments = call.encode(0, call.count)
+            self.entries += 1
+            numbers.append(self.entries)
+            more = call is not calls[-1]
+            head = Tasks(self.entries, call.number, 0, call.count, 1, mode, call.digest, more)
+            bodies.append([head.encode(), *segments])
+        self.link.deliver(Kind.TASKS, protocol.together(bodies), 0)
+        return numbers
 
     def give(self, call, start=0, stop=None, *, singly=False, entry=None, shares_memory=False):
         stop = call.count if stop is None else stop
@@ -314,6 +335,62 @@ def test_an_entry_behind_a_long_one_is_handed_back_whole_with_its_credit(pool):
     assert pool.kept() == (behind, 5)
     go_on.set()
     assert pool.done_up_to(5) == (1, [3, 4])
+
+
+class TestEntriesThatGoTogether:
+    @pytest.fixture
+    def calls(self, pool, monkeypatch):
+        """Four of them, of which the third waits for the test; a slow machine holds results back, too."""
+        monkeypatch.setattr(module, "_MAX_DELAY", 1000.0)
+        functions = [(square, 2), (abs, -5), (wait_on_three, 3), (square, 4)]
+        calls = [pool.call(one, [item], number=at) for at, (one, item) in enumerate(functions, 1)]
+        for call in calls:
+            pool.teach(call)
+        return calls
+
+    def reports(self, pool):
+        """What a message reports, as entry, credits and result."""
+        message = pool.link.next(Kind.DONE)
+        dones, received = protocol.read_all_done(message.id, message.body)
+        values, errors = received.of(0, len(dones))
+        assert not errors
+        return [
+            (done.entry, done.credits, value) for done, value in zip(dones, values, strict=True)
+        ]
+
+    def test_their_results_come_together_with_the_credit(self, pool, calls):
+        go_on.set()
+        first, *_, last = pool.give_together(*calls)
+        assert (first, last) == (1, 4)
+        assert self.reports(pool) == [(1, 0, 4), (2, 0, 5), (3, 0, 3), (4, 1, 16)]
+
+    def test_results_do_not_wait_for_a_long_one_whose_followers_are_handed_back(self, pool, calls):
+        pool.give_together(*calls)
+        assert begun.wait(20)
+        assert self.reports(pool) == [(1, 0, 4), (2, 0, 5)]
+        pool.revoke(4)
+        pool.asked(1)
+        assert pool.kept() == (4, 0)
+        go_on.set()
+        # it does not wait for what does not come any more
+        assert self.reports(pool) == [(3, 0, 3)]
+
+    def test_what_is_done_is_reported_before_it_is_kept(self, pool, calls):
+        pool.give_together(*calls)
+        assert begun.wait(20)
+        pool.revoke(2)
+        assert self.reports(pool) == [(1, 0, 4), (2, 0, 5)]
+        assert pool.kept() == (2, 2**63)
+        go_on.set()
+        assert self.reports(pool) == [(3, 0, 3), (4, 1, 16)]
+
+    def test_a_result_that_the_next_task_would_change_comes_as_it_was(self, pool, monkeypatch):
+        monkeypatch.setattr(module, "_MAX_DELAY", 1000.0)
+        calls = [pool.call(count_up, [3], number=at) for at in (1, 2)]
+        pool.teach(calls[0])
+        counted.clear()
+        pool.give_together(*calls)
+        assert self.reports(pool) == [(1, 0, [3]), (2, 1, [3, 3])]
 
 
 class TestLongUnits:

@@ -46,7 +46,8 @@ class Run:
     def __call__(self, function):
         self.batch.run(function, range(self.head.start, self.head.stop))
 
-    def _send(self, segments):
+    def _send(self, number, segments):
+        assert number == 0
         done, body = protocol.read_done(memoryview(bytearray().join(segments)))
         values, errors = ReceivedOutcomes(body, done.start, done.stop).of(done.start, done.stop)
         self.reports.append((done, values, errors))
@@ -192,7 +193,7 @@ def test_every_item_is_reported_once_whatever_fails(count, chunk, bad):
 def test_before_the_next_unit_somebody_looks_what_came_during_a_long_one(clock):
     looks = []
     head = tasks(0, 4)
-    batch = Batch(head, lambda _: None, lambda _: looks.append(clock.now), LONG_UNIT)
+    batch = Batch(head, lambda *_: None, lambda _: looks.append(clock.now), LONG_UNIT)
 
     def function(n):
         clock.now += 1.0 if n in (1, 3) else 0.001

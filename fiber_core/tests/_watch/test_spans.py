@@ -166,5 +166,5 @@ def test_without_the_api_the_setting_says_what_to_install_and_a_worker_runs_as_i
 
     with pytest.raises(ConfigError, match=r"pip install 'fiber-core\[otel\]'"):
         fiber.Pool(1)
-    head = Tasks(1, 1, 0, 1, 1, 0, bytes(16), b"{}")
+    head = Tasks(1, 1, 0, 1, 1, 0, bytes(16), context=b"{}")
     assert spans.in_spans(abs, [-1], abs, head) == (abs, [-1])

@@ -319,6 +319,8 @@ class Session:
         self._look = look
         self._target = target
         self._sent: set[bytes] = set()
+        # bodies of entries that are sent with the next one
+        self._together: list[list[frames.Buffer]] = []
         #: bytes of its resident memory as it told last, and when it was asked
         self.memory: int | None = None
         self._asked: float | None = None
@@ -326,17 +328,28 @@ class Session:
         self.shares_memory = peer.is_same_host
 
     def send_entry(self, call: Call, step: Dispatch) -> float:
-        """Send an entry, after its function where that is new; returns the mean size of an item."""
+        """Send an entry, or keep it for the next one; returns the mean size of an item.
+
+        Its function is sent before it, where that is new.
+        """
         mode, segments = call.encode(step.start, step.stop, shares_memory=self.shares_memory)
         if call.digest not in self._sent:
             # the worker is woken once for both
             self.send_function(call.digest, call, more=True)
         start, stop = step.start, step.stop
-        fields = (step.entry, step.call, start, stop, step.chunk, mode, call.digest)
+        fields = (step.entry, step.call, start, stop, step.chunk, mode, call.digest, step.more)
         context = call.context
         head = Tasks(*fields, context).encode() if context else protocol.pack_tasks(*fields)
-        self._peer.send(Kind.TASKS, self._target, step.entry, [head, *segments])
-        return sum(map(len, segments)) / (stop - start)
+        size = sum(map(len, segments)) / (stop - start)
+        body, number = [head, *segments], step.entry
+        if step.more or self._together:
+            self._together.append(body)
+            if step.more:
+                return size
+            body, number = protocol.together(self._together), 0
+            self._together.clear()
+        self._peer.send(Kind.TASKS, self._target, number, body)
+        return size
 
     def send_entry_singly(self, held: HeldView, call: Call | None) -> None:
         """Send the items of an entry each pickled by itself; with call=None, stand-ins that fail."""
@@ -348,7 +361,10 @@ class Session:
         else:
             mode, segments = call.encode_singly(start, stop)
             chunk = call.chunksize or 1
-            head = Tasks(held.entry, held.call, start, stop, chunk, mode, call.digest, call.context)
+            # where the next entry went with the one that it stands in for, the worker knows
+            head = Tasks(
+                held.entry, held.call, start, stop, chunk, mode, call.digest, context=call.context
+            )
         self._peer.send(Kind.TASKS, self._target, held.entry, [head.encode(), *segments])
 
     def send_function(self, digest: bytes, call: Call | None, *, more: bool = False) -> None:

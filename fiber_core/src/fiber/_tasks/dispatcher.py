@@ -126,8 +126,8 @@ class Tracer(Protocol):
     def dispatched(self, worker: str, step: events.Dispatch, call: Call, size: float) -> None:
         """An entry was sent to a worker; ``size`` is the mean of an item's."""
 
-    def done(self, worker: str, done: protocol.Done, size: int) -> None:
-        """A worker has reported items, with so many bytes of results."""
+    def done(self, worker: str, done: protocol.Done, size: int, later: float = 0.0) -> None:
+        """A worker has reported items, with so many bytes of results, and ``later`` seconds of others after them."""
 
     def failed(self, call: Call, errors: Mapping[int, BaseException | None]) -> None:
         """Some items have failed."""
@@ -157,10 +157,10 @@ class Tracers:
         for one in self._tracers:
             one.dispatched(worker, step, call, size)
 
-    def done(self, worker: str, done: protocol.Done, size: int) -> None:
+    def done(self, worker: str, done: protocol.Done, size: int, later: float = 0.0) -> None:
         """A worker has reported items."""
         for one in self._tracers:
-            one.done(worker, done, size)
+            one.done(worker, done, size, later)
 
     def failed(self, call: Call, errors: Mapping[int, BaseException | None]) -> None:
         """Some items have failed."""
@@ -586,7 +586,7 @@ class Dispatcher:
             session = self._add_session(peer)
         assert isinstance(session, Session)
         if message.kind is Kind.DONE:
-            self._done(session, message.body)
+            self._done(session, message.id, message.body)
         elif message.kind is Kind.ASK:
             credits_ = protocol.read_ask(message.body)
             with self.lock:
@@ -632,9 +632,9 @@ class Dispatcher:
             self._feed(events.WorkerJoined(session.name, self._maxtasksperchild))
         return session
 
-    def _done(self, session: Session, body: memoryview) -> None:
-        done, pickled = protocol.read_done(body)
-        self._report(session, done, ReceivedOutcomes(pickled, done.start, done.stop), len(pickled))
+    def _done(self, session: Session, number: int, body: memoryview) -> None:
+        all_done, received = protocol.read_all_done(number, body)
+        self._report(session, all_done, received)
 
     def _look(self, session: Session, entry: int, message: Message) -> Action | None:
         """What a thread that waits for an entry of one item does with a message.
@@ -643,13 +643,13 @@ class Dispatcher:
         outcome alone, and only while nothing waits that the worker would be given next. Interrupted
         amidst that, it closes the connection: the worker makes another one, and both sides agree.
         """
-        if message.kind is not Kind.DONE:
+        if message.kind is not Kind.DONE or message.id:
             return None
         done, pickled = protocol.read_done(message.body)
         if done.entry != entry or done.stop - done.start != 1:
             return None
         received = ReceivedOutcomes(pickled, done.start, done.stop)
-        report = functools.partial(self._report, session, done, received, len(pickled))
+        report = functools.partial(self._report, session, [done], received)
         was_begun = False
 
         def take() -> None:
@@ -666,26 +666,44 @@ class Dispatcher:
 
         return take
 
-    def _report(self, session: Session, done: Done, received: ReceivedOutcomes, size: int) -> None:
-        event: events.Event
-        if done.start < done.stop:
-            event = events.UnitsDone(
-                session.name, done.entry, done.start, done.stop, done.seconds, done.credits
-            )
-        elif done.credits:
-            event = events.WorkerAsked(session.name, done.credits)
-        else:
-            return
+    def _report(
+        self, session: Session, all_done: Sequence[Done], received: ReceivedOutcomes
+    ) -> None:
+        failure: BaseException | None = None
         with self.lock:
             self._received = received
             self._reporter = session.ident
-            if self.tracer is not None and done.start < done.stop:
-                self.tracer.done(session.ident, done, size)
+            position, later = 0, 0.0
+            if self.tracer is not None:
+                later = sum(done.seconds for done in all_done)
             try:
-                self._feed(event)
+                for done in all_done:
+                    if len(all_done) > 1:
+                        received.turn_to(done.start, position)
+                    position += done.stop - done.start
+                    later -= done.seconds
+                    try:
+                        self._report_one(session, done, received.size // len(all_done), later)
+                    # an error must not keep the other entries from being done
+                    except BaseException as error:
+                        failure = error
             finally:
                 self._received = None
                 self._reporter = ""
+        if failure is not None:
+            raise failure
+
+    def _report_one(self, session: Session, done: Done, size: int, later: float) -> None:
+        if done.start < done.stop:
+            if self.tracer is not None:
+                self.tracer.done(session.ident, done, size, later)
+            self._feed(
+                events.UnitsDone(
+                    session.name, done.entry, done.start, done.stop, done.seconds, done.credits
+                )
+            )
+        elif done.credits:
+            self._feed(events.WorkerAsked(session.name, done.credits))
 
     def _unread(self, session: Session, entry: int) -> None:
         with self.lock:
@@ -736,9 +754,9 @@ class Dispatcher:
 
     def _dispatch(self, step: events.Dispatch) -> None:
         session, call = self._sessions[step.worker], self._calls[step.call]
-        if call.on_dispatch is not None:
-            call.on_dispatch(step.start, step.stop)
         try:
+            if call.on_dispatch is not None:
+                call.on_dispatch(step.start, step.stop)
             size = session.send_entry(call, step)
             call.sent = session, step.entry
         except BaseException:

@@ -6,8 +6,11 @@ kind     direction body
 ASK      up        ``Ask``: the worker can take so many more entries
 TASKS    down      ``Tasks`` and the arguments of its items, pickled as one list, or as
                    below where the mode is ``APART``; between the two
-                   the caller's context of OpenTelemetry, where the mode is ``CONTEXT``
-DONE     up        ``Done`` and the outcomes of its items, see below
+                   the caller's context of OpenTelemetry, where the mode is ``CONTEXT``;
+                   in a message of number 0, else that of the entry, several of these, each behind
+                   its size and filled up to a multiple of 16 bytes
+DONE     up        ``Done`` and the outcomes of its items, see below; the number of the message is how
+                   many more ``Done`` of other entries follow the first, whose outcomes are behind its own
 REVOKE   down      ``Entry``: the worker hands back what it has not begun of it
 KEPT     up        ``Kept``: the items from ``stop`` on are handed back
 FUNCTION down      digest and the pickled function that ``Tasks`` name by it; in a message of
@@ -78,12 +81,14 @@ class Mode(enum.IntFlag):
 
 
 # both multiples of 16 bytes, so that the arrays behind them keep their alignment
-_TASKS = struct.Struct("<QQQQQB16s7x")
+_TASKS = struct.Struct("<QQQQQB16s?6x")
 _DONE = struct.Struct("<QQQdB15x")
 _KEPT = struct.Struct("<QQ")
 _SEEN = struct.Struct("<Q")
 _ENTRY = struct.Struct("<Q")
 _ASK = struct.Struct("<B")
+# the size of one of several entries
+_PART = struct.Struct("<Q8x")
 _CONTEXT = struct.Struct("<H")
 
 #: packs the fields of a :class:`Tasks` without a context, without a call of Python's: for each task
@@ -119,6 +124,8 @@ class Tasks:
     #: a :class:`Mode`; as a number, since an entry is read in a few microseconds
     mode: int
     digest: bytes
+    #: True where the next entry goes with it: its outcomes may wait for those, and it gives no credit
+    more: bool = False
     #: the caller's context of OpenTelemetry, as JSON of its fields; empty where nobody wants spans
     context: bytes = b""
 
@@ -126,7 +133,7 @@ class Tasks:
         """As bytes."""
         mode = self.mode | _WITH_CONTEXT if self.context else self.mode
         head = pack_tasks(
-            self.entry, self.call, self.start, self.stop, self.chunk, mode, self.digest
+            self.entry, self.call, self.start, self.stop, self.chunk, mode, self.digest, self.more
         )
         if not self.context:
             return head
@@ -187,8 +194,44 @@ def _read_context(tasks: Tasks, body: memoryview) -> memoryview:
     return body[stop:]
 
 
+def together(bodies: Sequence[Sequence[frames.Buffer]]) -> list[frames.Buffer]:
+    """The body of a TASKS message of several entries, of what each would have for its body."""
+    segments: list[frames.Buffer] = []
+    for body in bodies:
+        size = sum(map(len, body))
+        segments.append(_PART.pack(size))
+        segments += body
+        segments.append(bytes(-size % _TASKS_ALIGNMENT))
+    return segments
+
+
+def split(body: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """Number and body of each entry of a TASKS message of several."""
+    while body:
+        try:
+            (size,) = _PART.unpack_from(body)
+            part, body = body[_PART.size : _PART.size + size], body[_PART.size + size :]
+            (number,) = _ENTRY.unpack_from(part)
+        except struct.error as error:
+            msg = "a TASKS body of several entries is cut short"
+            raise WireError(msg) from error
+        body = body[-size % _TASKS_ALIGNMENT :]
+        yield number, part
+
+
+def done(entries: Sequence[tuple[bytes, Outcomes]]) -> list[frames.Buffer]:
+    """The body of a DONE message: of each entry the head, and its outcomes."""
+    if len(entries) == 1:
+        head, outcomes = entries[0]
+        return [head, *outcomes.encode()]
+    together = Outcomes()
+    for _, outcomes in entries:
+        together.join(outcomes)
+    return [*(head for head, _ in entries), *together.encode()]
+
+
 def read_done(body: memoryview) -> tuple[Done, memoryview]:
-    """Head and outcomes of a DONE body."""
+    """Head of a DONE body, and what follows it: the outcomes, or the head of the next entry."""
     try:
         done = Done(*_DONE.unpack_from(body))
     except struct.error as error:
@@ -198,6 +241,19 @@ def read_done(body: memoryview) -> tuple[Done, memoryview]:
         msg = f"a DONE body makes no sense: {done}"
         raise WireError(msg)
     return done, body[_DONE.size :]
+
+
+def read_all_done(number: int, body: memoryview) -> tuple[list[Done], ReceivedOutcomes]:
+    """Heads and outcomes of a DONE message with its number: that of entries behind the first one."""
+    done, rest = read_done(body)
+    if not number:
+        return [done], ReceivedOutcomes(rest, done.start, done.stop)
+    all_done, count = [done], done.stop - done.start
+    for _ in range(number):
+        done, rest = read_done(rest)
+        all_done.append(done)
+        count += done.stop - done.start
+    return all_done, ReceivedOutcomes(rest, 0, count)
 
 
 def kept(entry: int, stop: int) -> bytes:
@@ -323,6 +379,16 @@ class Outcomes(list[Any]):
                 self._packed.append(position)
                 self.packed_bytes += len(pickled)
 
+    def join(self, others: Outcomes) -> None:
+        """The next items have the outcomes of an entry behind the others."""
+        others.pickle_mutable()
+        before = len(self)
+        self += others
+        if others._errors:
+            self._note_errors({before + at: error for at, error in others._errors.items()})
+        if others._packed:
+            self._packed = [*(self._packed or ()), *(before + at for at in others._packed)]
+
     def encode(self) -> list[frames.Buffer]:
         """All of it as segments."""
         if len(self) == 1 and self._mutable:
@@ -362,11 +428,13 @@ def _unsendable(failure: Exception, value: Any) -> Any:
 
 
 class ReceivedOutcomes:
-    """Owner side: the outcomes of the items from ``first`` up to ``stop``."""
+    """Owner side: the outcomes of the items from ``first`` up to ``stop``; for others see :meth:`turn_to`."""
 
-    __slots__ = ("_errors", "_failure", "_first", "_values")
+    __slots__ = ("_errors", "_failure", "_first", "_values", "size")
 
     def __init__(self, body: memoryview, first: int, stop: int) -> None:
+        #: bytes of them
+        self.size = len(body)
         self._first = first
         self._failure: BaseException | None = None
         self._values: list[Any] = []
@@ -391,6 +459,10 @@ class ReceivedOutcomes:
                     raise
                 self._values[position] = None
                 self._errors[position] = _unreadable(failure)
+
+    def turn_to(self, first: int, position: int) -> None:
+        """Let the items of one of several entries be meant: its ``first`` has the outcome at a position."""
+        self._first = first - position
 
     def of(self, start: int, stop: int) -> tuple[Sequence[Any], Mapping[int, BaseException | None]]:
         """Values of the items from ``start`` up to ``stop``, and errors by item."""

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 _MAX_DELAY = 0.002
 #: most bytes of waiting results that had to be pickled ahead of time
 _MAX_PACKED_BYTES = 256 * 2**10
+#: and most of one entry that waits for others
+_MAX_WAITING_BYTES = 4 * 2**10
 
 
 class Batch:
@@ -57,15 +59,17 @@ class Batch:
         long_unit: seconds of one: it may have held the interpreter all the time, so that the control
             reader could not read the link.
         errors: those of a task that are its outcome; any other ends the worker.
+        former: the entry before, whose outcomes wait for those of this one; None for none.
     """
 
     def __init__(
         self,
         tasks: Tasks,
-        send: Callable[[Sequence[frames.Buffer]], None],
+        send: Callable[[int, Sequence[frames.Buffer]], None],
         check_messages: Callable[[Batch], None],
         long_unit: float,
         errors: type[BaseException] = Exception,
+        former: Batch | None = None,
     ) -> None:
         self.tasks = tasks
         self._send = send
@@ -77,6 +81,12 @@ class Batch:
         # of all that follows
         self._lock = threading.Lock()
         self._outcomes = Outcomes()
+        # heads and outcomes that wait, of entries before, and of this one once it is done; since when
+        self._waiting: list[tuple[bytes, Outcomes]] = []
+        if former is not None:
+            self._waiting, self._since = former.hand_over()
+        #: True where its outcomes wait for those of the next entry
+        self.waits = False
         #: the first item of the unit that runs, without the lock
         self.index = tasks.start
         # the first item that was handed back; the stop of the entry where none was
@@ -85,6 +95,8 @@ class Batch:
         self._from = self._unit = tasks.start
         # when the entry, its first unsent item and its running unit began
         self._start = self._began = self._unit_began = time.perf_counter()
+        if former is None:
+            self._since = self._start
 
     def hand_back(self) -> int:
         """Give up whole units that have not begun; returns one past the last item that is kept."""
@@ -139,7 +151,9 @@ class Batch:
         with lock:
             began, self._unit_began = self._unit_began, time.perf_counter()
             self.was_long = self._unit_began - began > self._long_unit
-            self._send_done(self._limit, 1)
+            if self.tasks.more:
+                self._decide()
+            self._send_done(self._limit, 0 if self.tasks.more else 1)
 
     def flush(self) -> None:
         """Send the outcomes that wait, from the control reader's thread, as the running unit takes long."""
@@ -147,12 +161,35 @@ class Batch:
             if self._from < self._unit == self._from + len(self._outcomes):
                 self._send_done(self._unit, 0)
                 self._began = self._unit_began
+            else:
+                self._send_waiting()
 
     def fail(self, error: BaseException) -> None:
         """Send an error as the outcome of every item: the function or the items cannot be unpickled."""
-        self._outcomes.fail(error, self.tasks.stop - self.tasks.start)
-        self._unit_began = time.perf_counter()
-        self._send_done(self.tasks.stop, 1)
+        with self._lock:
+            self._outcomes.fail(error, self.tasks.stop - self.tasks.start)
+            self._unit_began = time.perf_counter()
+            if self.tasks.more:
+                self._decide()
+            self._send_done(self.tasks.stop, 0 if self.tasks.more else 1)
+
+    def hand_over(self) -> tuple[list[tuple[bytes, Outcomes]], float]:
+        """What waits for the next entry's outcomes, and since when; the control reader may still look at this one."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            return waiting, self._since
+
+    def send_waiting(self) -> None:
+        """Send the outcomes that wait for those of the next entry."""
+        with self._lock:
+            self._send_waiting()
+
+    def _decide(self) -> None:
+        """Decide whether the last outcomes wait for those of the next entry, which goes with this one."""
+        if self._unit_began - self._since < _MAX_DELAY:
+            # results that the next task may change
+            self._outcomes.pickle_mutable()
+            self.waits = self._outcomes.packed_bytes < _MAX_WAITING_BYTES
 
     def _unit_ended(self, stop: int) -> None:
         with self._lock:
@@ -170,13 +207,22 @@ class Batch:
     def _send_done(self, stop: int, credits_: int) -> None:
         seconds = self._unit_began - self._began
         head = protocol.pack_done(self.tasks.entry, self._from, stop, seconds, credits_)
-        self._send([head, *self._outcomes.encode()])
+        outcomes = self._outcomes
         # also behind the last one: what a task has returned is not held until the next one
-        self._from, self._outcomes = stop, _NO_OUTCOMES if credits_ else Outcomes()
+        self._from, self._outcomes = stop, Outcomes()
+        if not (self.waits or self._waiting):
+            # no call more than needed: for each task
+            self._send(0, [head, *outcomes.encode()])
+            return
+        self._waiting.append((head, outcomes))
+        if not self.waits:
+            self._send_waiting()
 
+    def _send_waiting(self) -> None:
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            self._send(len(waiting) - 1, protocol.done(waiting))
 
-#: what an entry has whose last outcomes were sent
-_NO_OUTCOMES = Outcomes()
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -443,6 +489,8 @@ class Worker:
         #: True where the last unit was a long one
         self._was_long = False
         self._running: Batch | None = None
+        #: the entry before, while its outcomes wait for those of the next one
+        self._former: Batch | None = None
         #: its function
         self._called: Any = None
         self._unread = timing.unread
@@ -481,6 +529,7 @@ class Worker:
                         raise DescriptorsLostError(msg) from error
                     # other workers run what this one held; the pool knows it by a new link
                     self._inbox.clear()
+                    self._former = None
                     self._was_long = False
                     self._functions.forget_calls()
                     self._link.close()
@@ -503,8 +552,9 @@ class Worker:
 
     def _use(self, link: Link) -> None:
         self._link = link
-        # sends the body of a DONE, but not into a file whose descriptor a task has put in place of the link's
-        self._send_done = functools.partial(link.send, Kind.DONE, self._target, 0, checks=True)
+        # sends the number and body of a DONE, but not into a file whose descriptor a task has put in place of
+        # the link's
+        self._send_done = functools.partial(link.send, Kind.DONE, self._target, checks=True)
 
     def _receive(self) -> Message:
         # where the control reader still looks at the last entry, it waits for the lock in vain: that one
@@ -512,10 +562,26 @@ class Worker:
         with self._reading:
             if self._inbox:
                 return self._inbox.popleft()
+            # what goes with an entry comes with it; it may have been handed back
+            if self._former is not None:
+                self._send_former()
             message = self._link.receive(checks=not self._is_checked)
             self._is_checked = True
             assert message is not None
-            return message
+            if message.id or message.kind is not Kind.TASKS:
+                return message
+            self._keep(message)
+            return self._inbox.popleft()
+
+    def _keep(self, message: Message) -> None:
+        """Put a message into the inbox; one of several entries as one for each."""
+        if message.id or message.kind is not Kind.TASKS:
+            self._inbox.append(message)
+            return
+        self._inbox.extend(
+            Message(Kind.TASKS, message.target, number, body)
+            for number, body in protocol.split(message.body)
+        )
 
     def _read_behind(self, entry: Message) -> None:
         """Read what came behind an entry during a long unit: it may have been asked back."""
@@ -527,9 +593,23 @@ class Worker:
         if message.kind is Kind.REVOKE:
             # nothing runs and everything before it in the pipe is done
             number = protocol.read_entry(message.body)
-            self._link.send(Kind.KEPT, self._target, 0, [protocol.kept(number, 2**63)])
+            self._send_kept(number, 2**63, None)
         elif message.kind is Kind.LOOK:
             self._send_seen()
+
+    def _send_former(self) -> None:
+        """Send the outcomes that wait for those of the next entry, if there are any."""
+        former, self._former = self._former, None
+        if former is not None:
+            former.send_waiting()
+
+    def _send_kept(self, number: int, stop: int, current: Batch | None) -> None:
+        # the outcomes of what is done come first: the pool takes it that there are no others
+        if current is not None:
+            current.flush()
+        else:
+            self._send_former()
+        self._link.send(Kind.KEPT, self._target, 0, [protocol.kept(number, stop)])
 
     def _send_seen(self) -> None:
         self._link.send(Kind.SEEN, self._target, 0, [protocol.seen(resident())])
@@ -602,7 +682,10 @@ class Worker:
         tasks, body = protocol.read_tasks(body)
         # by what is unpickled and run now
         self._is_checked = False
-        batch = Batch(tasks, self._send_done, self._read_buffered, self._unread, self._errors)
+        former, self._former = self._former, None
+        batch = Batch(
+            tasks, self._send_done, self._read_buffered, self._unread, self._errors, former
+        )
         mode = tasks.mode & ~(_APART | _COPIED)
         is_copied = tasks.mode & _COPIED
         try:
@@ -625,6 +708,7 @@ class Worker:
             if isinstance(error, PeerLostError) and (self._link.lost or not self._link.is_intact):
                 raise
             batch.fail(error)
+            self._former = batch if batch.waits else None
             self._is_checked = True
             return
         call = _adapted(mode, function) if mode else function
@@ -640,7 +724,7 @@ class Worker:
             # no descriptor is readable for these
             self._read_control(batch)
         # of one unit nothing can be handed back, and what waits behind it is read after it
-        is_watched = tasks.stop - tasks.start > tasks.chunk
+        is_watched = tasks.stop - tasks.start > tasks.chunk or tasks.more or former is not None
         if is_watched:
             self._control_reader.watch(batch, self._link.fds)
         try:
@@ -652,6 +736,8 @@ class Worker:
             if is_watched:
                 self._control_reader.rest()
         self._was_long = batch.was_long
+        if batch.waits:
+            self._former = batch
         if self._was_long and self._inbox:
             self._read_buffered(None)
 
@@ -700,11 +786,10 @@ class Worker:
             self._send_seen()
             return
         if message.kind is not Kind.REVOKE:
-            self._inbox.append(message)
+            self._keep(message)
             return
         number = protocol.read_entry(message.body)
-        stop = self._revoke(number, current)
-        self._link.send(Kind.KEPT, self._target, 0, [protocol.kept(number, stop)])
+        self._send_kept(number, self._revoke(number, current), current)
 
     def _revoke(self, number: int, current: Batch | None) -> int:
         if current is not None and current.tasks.entry == number:
@@ -714,7 +799,8 @@ class Worker:
             if waiting.kind is Kind.TASKS and waiting.id == number:
                 tasks, _ = protocol.read_tasks(waiting.body)
                 del self._inbox[position]
-                self._ask(1)
+                if not tasks.more:
+                    self._ask(1)
                 return tasks.start
         # finished before: everything was kept
         return 2**63

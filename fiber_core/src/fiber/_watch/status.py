@@ -211,7 +211,7 @@ class GroupTimeline:
         self._timeline = timeline
         self.group = group
         #: functions of the entries that workers hold
-        self._held: dict[int, tuple[str, str, int]] = {}
+        self._held: dict[int, tuple[str, str, int, int]] = {}
         self._spans: dict[str, _Span] = {}
         #: the last report: its call and items, and the span that they are in
         self._last: tuple[int, range, _Span] | None = None
@@ -224,15 +224,15 @@ class GroupTimeline:
 
     def dispatched(self, worker: str, step: Dispatch, call: Call, size: float) -> None:
         """An entry was sent to a worker."""
-        self._held[step.entry] = worker, call.name, call.number
+        self._held[step.entry] = worker, call.name, call.number, step.stop
 
-    def done(self, worker: str, done: Done, size: int) -> None:
+    def done(self, worker: str, done: Done, size: int, later: float = 0.0) -> None:
         """A worker has reported tasks."""
         # what was sent before this began is not known
-        _, function, call = self._held.get(done.entry, ("", "", 0))
-        if done.credits:
+        _, function, call, stop = self._held.get(done.entry, ("", "", 0, 0))
+        if done.credits or done.stop >= stop:
             self._held.pop(done.entry, None)
-        end, count = time.monotonic(), done.stop - done.start
+        end, count = time.monotonic() - later, done.stop - done.start
         begin, span = end - done.seconds, self._spans.get(worker)
         if span is not None:
             begin = max(begin, span.end)

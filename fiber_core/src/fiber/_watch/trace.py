@@ -173,21 +173,21 @@ class GroupTrace:
             self._rows[worker] = row = len(self._rows) + 1
             self._note("thread_name", row, name=self._name_of(worker))
 
-    def done(self, worker: str, done: Done, size: int) -> None:
+    def done(self, worker: str, done: Done, size: int, later: float = 0.0) -> None:
         """A worker has reported tasks."""
         held = self._held.get(done.entry)
         if held is None or held[_WORKER] != worker:
             return
         if done.stop >= held[_STOP]:
             del self._held[done.entry]
-        now = time.monotonic()
-        begin = max(now - done.seconds, self._ends.get(worker, 0.0))
-        self._ends[worker] = now
+        end = time.monotonic() - later
+        begin = min(max(end - done.seconds, self._ends.get(worker, 0.0)), end)
+        self._ends[worker] = end
         count = done.stop - done.start
         self._trace.put(
             (
                 begin,
-                now - begin,
+                end - begin,
                 self._number,
                 self._rows[worker],
                 held,

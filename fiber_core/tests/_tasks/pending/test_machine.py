@@ -48,6 +48,8 @@ class Piece:
     chunk: int
     done: int
     alone: bool
+    #: True where the next one was sent with it, for the same credit
+    more: bool = False
     revoked_at: float | None = None
     answered: bool = False
 
@@ -67,6 +69,11 @@ class ModelWorker:
     pieces: list[Piece] = attrs.Factory(list)
     draining: bool = False
     retired: bool = False
+
+    @property
+    def used(self) -> int:
+        """Credits for which it holds pieces."""
+        return sum(not piece.more for piece in self.pieces)
 
 
 @attrs.define(eq=False)
@@ -124,14 +131,14 @@ class Histories(RuleBasedStateMachine):
         if warm:
             for _ in range(3):
                 self.join(None, 2)
-            self.add_call(60, chunk, True, True, None, False)
+            self.add_call(60, chunk, True, True, "f", False)
             for model in list(self.models.values()):
                 self.report_and_ask_for(model, 1, 1e-5)
 
     # The world's side of it.
 
     def ask_for(self, model, slots):
-        slots = min(slots, 2 - model.credits - len(model.pieces))
+        slots = min(slots, 2 - model.credits - model.used)
         if slots > 0 and not model.retired:
             model.credits += slots
             self.feed(WorkerAsked(model.name, slots))
@@ -148,7 +155,7 @@ class Histories(RuleBasedStateMachine):
         piece.done = stop
         if stop == piece.stop:
             model.pieces.pop(0)
-        credits_ = int(asks and not model.retired and model.credits + len(model.pieces) < 2)
+        credits_ = int(asks and not model.retired and model.credits + model.used < 2)
         model.credits += credits_
         self.feed(
             UnitsDone(model.name, piece.entry, start, stop, took, credits_),
@@ -194,9 +201,15 @@ class Histories(RuleBasedStateMachine):
 
     def take(self, out, reported, freed):
         """Check instructions; ``reported`` is (call, start, stop), ``freed`` (call, item)s lost."""
+        before = None
         for done in out:
             if isinstance(done, Dispatch):
-                self.on_dispatch(done)
+                self.on_dispatch(done, before)
+                before = done if done.more else None
+                continue
+            assert before is None, "what goes with it is not there"
+            if isinstance(done, Retire):
+                self.on_retire(done)
             elif isinstance(done, Accept):
                 assert reported is not None
                 call, start, stop = reported
@@ -225,12 +238,6 @@ class Histories(RuleBasedStateMachine):
                 assert self.tasks[piece.call].retry
                 assert piece.revoked_at is None
                 piece.revoked_at = self.now
-            elif isinstance(done, Retire):
-                model = self.models[done.worker]
-                assert not model.retired
-                assert not model.pieces
-                assert model.draining or model.given == model.maxtasksperchild
-                model.retired = True
             else:
                 assert isinstance(done, CallDone)
                 task = self.tasks[done.call]
@@ -239,6 +246,14 @@ class Histories(RuleBasedStateMachine):
                 assert task.closed
                 assert task.finished == set(range(task.count))
                 task.done = True
+        assert before is None
+
+    def on_retire(self, done):
+        model = self.models[done.worker]
+        assert not model.retired
+        assert not model.pieces
+        assert model.draining or model.given == model.maxtasksperchild
+        model.retired = True
 
     def finish(self, done, into):
         task = self.tasks[done.call]
@@ -248,16 +263,21 @@ class Histories(RuleBasedStateMachine):
         assert not items & task.finished
         into |= items
 
-    def on_dispatch(self, done):
+    def on_dispatch(self, done, before):
         model, task = self.models[done.worker], self.tasks[done.call]
         items = set(range(done.start, done.stop))
-        assert model.credits > 0
-        model.credits -= 1
+        if before is None:
+            assert model.credits > 0
+            model.credits -= 1
+            assert model.used < 2
+        else:
+            assert before.worker == done.worker
+            assert task.one_by_one
+        assert not (done.more and not task.one_by_one)
         assert not model.draining
         assert not model.retired
         assert not task.dropped
         assert not task.done
-        assert len(model.pieces) < 2
         assert not any(piece.alone for piece in model.pieces)
         assert all(piece.revoked_at is None for piece in model.pieces[:1])
         assert 0 <= done.start < done.stop <= task.count
@@ -290,7 +310,16 @@ class Histories(RuleBasedStateMachine):
                     assert all(other.position[item] > last for item in waiting), "out of order"
         task.given |= items
         model.pieces.append(
-            Piece(done.entry, done.call, done.start, done.stop, task.chunk, done.start, alone)
+            Piece(
+                done.entry,
+                done.call,
+                done.start,
+                done.stop,
+                task.chunk,
+                done.start,
+                alone,
+                done.more,
+            )
         )
 
     # What happens.
@@ -326,6 +355,20 @@ class Histories(RuleBasedStateMachine):
             self.grow(task, count)
             task.closed = closed
             self.feed(ItemsAdded(task.call, count, closed))
+
+    @rule(
+        count=st.integers(2, 30),
+        kinds=st.lists(st.sampled_from(["f", "g"]), min_size=2, max_size=3),
+    )
+    def alternate(self, count, kinds):
+        """Tasks of some functions are given one by one, in turns."""
+        first = self.calls + 1
+        for kind in kinds:
+            self.add_call(0, None, True, False, kind, True)
+        for at in range(count):
+            task = self.tasks[first + at % len(kinds)]
+            self.grow(task, 1)
+            self.feed(ItemsAdded(task.call, 1))
 
     @precondition(lambda self: len(self.tasks) > 2)
     @rule(data=st.data())

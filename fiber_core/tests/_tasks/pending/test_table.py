@@ -206,6 +206,86 @@ def test_tasks_given_one_by_one_begin_in_their_order_and_travel_together_where_t
     ]
 
 
+def alternating(play, count, **options):
+    """A worker that runs a task of the second of two calls, and has run one of the first; so many wait, in turns."""
+    for call in (1, 2):
+        play(CallAdded(call, 0, closed=False, one_by_one=True, **options))
+    play.join("a")
+    for at in range(2 + count):
+        play(ItemsAdded(1 + at % 2, 1))
+    play.turn("a")
+
+
+def test_short_tasks_of_several_calls_go_together_for_one_credit_as_long_as_one_entry_may_last(
+    play,
+):
+    alternating(play, 60)
+    before = len(play.sent)
+    play.turn("a")
+    sent = play.sent[before:]
+    # entries aim at 15 tasks of this length
+    assert 10 <= len(sent) <= 15
+    assert [one.call for one in sent] == [1 + at % 2 for at in range(len(sent))]
+    assert [one.more for one in sent] == [True] * (len(sent) - 1) + [False]
+    play(WorkerAsked("a", 1))
+    after = play.sent[before + len(sent) :]
+    assert {one.worker for one in after} == {"a"}
+    play(WorkerAsked("a", 1))
+    assert len(play.sent) == before + len(sent) + len(after), "it holds entries for two credits"
+
+
+@pytest.mark.parametrize(
+    "seconds,options",
+    [
+        pytest.param(0.01, {}, id="long ones"),
+        pytest.param(1e-4, {"retry": False}, id="at most once"),
+    ],
+)
+def test_others_go_alone(play, seconds, options):
+    alternating(play, 20, **options)
+    for _ in range(10):
+        play.turn("a", seconds)
+    assert not any(one.more for one in play.sent[-5:])
+
+
+def test_one_whose_length_is_not_known_does_not_go_behind_others(play):
+    alternating(play, 4)
+    play(CallAdded(3, 1, one_by_one=True))
+    play(ItemsAdded(1, 1))
+    while play.table.queued:
+        play.turn("a")
+    (unknown,) = [at for at, one in enumerate(play.sent) if one.call == 3]
+    assert not play.sent[unknown - 1].more
+    assert not play.sent[unknown].more
+
+
+def test_a_worker_is_given_no_more_than_it_may_run_in_its_life(play):
+    for call in (1, 2):
+        play(CallAdded(call, 0, closed=False, one_by_one=True))
+    play.join("a", maxtasksperchild=8)
+    for at in range(40):
+        play(ItemsAdded(1 + at % 2, 1))
+    while play.table.held("a"):
+        play.turn("a")
+    assert len(play.sent) == 8
+    assert any(one.more for one in play.sent)
+
+
+def test_entries_that_come_back_in_any_order_are_given_again_in_their_own(play):
+    alternating(play, 60)
+    play.turn("a")
+    play(WorkerDraining("a", hand_back=True))
+    held = play.table.held("a")
+    for view in (held[3], held[1], held[4], held[2]):
+        play(RevokeAnswered("a", view.entry, view.start))
+    before = len(play.sent)
+    play.join("b")
+    while play.table.queued:
+        play.turn("b")
+    given = [(one.call, one.start) for one in play.sent[before:]]
+    assert given[:4] == [(view.call, view.start) for view in held[1:5]]
+
+
 def test_tasks_given_one_by_one_share_the_turn_of_a_call(play):
     play(CallAdded(1, 100))
     for call in (2, 3, 4):

@@ -6,7 +6,7 @@ socket: the dispatcher owns one, calls it under its lock and carries the command
 
 Invariants: each item of a call that was not dropped ends in exactly one ``Accept``, ``Abandon`` or
 ``Withdraw``, then one ``CallDone`` follows; an entry is dispatched only against a credit; a worker
-holds at most two entries; a report that contradicts what its worker was given raises ``WireError``
+holds entries for at most two credits; a report that contradicts what its worker was given raises ``WireError``
 and changes nothing; an event costs the same however many items and workers there are.
 
 events   events in, commands out, limits, and the words *call*, *unit*, *entry*

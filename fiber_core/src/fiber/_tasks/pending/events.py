@@ -176,7 +176,7 @@ Event = (
 
 @values.define
 class Dispatch:
-    """Send an entry to a worker; one of its credits is used up."""
+    """Send an entry to a worker; with those that go with it, it uses up one of its credits."""
 
     #: the worker
     worker: str
@@ -190,6 +190,8 @@ class Dispatch:
     stop: int
     #: items of one unit, counted from ``start``; the last unit may be short
     chunk: int
+    #: True where the next entry goes with it, for the same credit
+    more: bool = False
 
 
 @values.define
@@ -295,6 +297,8 @@ class BatchPolicy:
     cost: float = values.field(default=0.00005, validator=values.ge(0.0))
     #: units in one entry at most
     max_units: int = values.field(default=4096, validator=_at_least_one)
+    #: entries that go together at most
+    max_entries: int = values.field(default=64, validator=_at_least_one)
     #: bytes of arguments in one entry at most, where their size was observed
     max_bytes: int = values.field(default=1 << 20, validator=_at_least_one)
     #: a worker holds a second entry only while 95 of 100 units take less than these seconds

@@ -291,9 +291,13 @@ class CallState:
             self.ready.append((start, stop))
 
     def put_back(self, start: int, stop: int) -> None:
-        """Queue ``[start, stop)`` again, in front: nothing that waits was queued earlier."""
+        """Queue ``[start, stop)`` again, before all that comes behind it."""
         self._queue(self.units(start, stop))
-        self.ready.appendleft((start, stop))
+        at = 0
+        # none but what was put back as well
+        while at < len(self.ready) and self.ready[at][0] < start:
+            at += 1
+        self.ready.insert(at, (start, stop))
 
     def suspect(self, start: int, stop: int) -> None:
         """Queue ``[start, stop)`` so that each of its units travels alone."""
@@ -361,7 +365,7 @@ class CallState:
         self.total.units += units
 
 
-#: entries on a worker at most
+#: credits for which a worker holds entries, at most
 MAX_HELD = 2
 #: reports of a worker that tell whether it is slow
 _REPORTS = 16
@@ -383,7 +387,19 @@ class RevokeState(enum.Enum):
 class Entry:
     """A range of one call on one worker."""
 
-    __slots__ = ("call", "done", "id", "is_solo", "is_suspect", "revoke", "start", "stop", "worker")
+    __slots__ = (
+        "call",
+        "done",
+        "id",
+        "is_solo",
+        "is_suspect",
+        "more",
+        "revoke",
+        "start",
+        "stop",
+        "turn",
+        "worker",
+    )
 
     def __init__(
         self,
@@ -406,6 +422,10 @@ class Entry:
         self.is_suspect = is_suspect
         #: True where nothing may be sent behind it
         self.is_solo = is_suspect or not call.retry
+        #: True where the next entry was sent with it, for the same credit
+        self.more = False
+        #: the number of its tasks' turn, where they were given one by one
+        self.turn = 0
         self.revoke = RevokeState.NO
 
     @property
@@ -432,6 +452,7 @@ class WorkerState:
         "reports",
         "since",
         "units_left",
+        "used",
     )
 
     def __init__(self, worker: str, units_left: int | None, now: float) -> None:
@@ -440,6 +461,8 @@ class WorkerState:
         self.units_left = units_left
         #: entries it asked for and did not get yet
         self.credits = 0
+        #: credits for which it holds entries
+        self.used = 0
         #: its entries in the order in which it runs them
         self.held: list[Entry] = []
         #: when it last reported, or was given something after it held nothing
@@ -499,7 +522,9 @@ class AvailableWorkers:
             held = worker.held
             if not held:
                 queue = self.idle
-            elif len(held) < MAX_HELD and not held[0].is_solo and held[0].revoke is RevokeState.NO:
+            elif (
+                worker.used < MAX_HELD and not held[0].is_solo and held[0].revoke is RevokeState.NO
+            ):
                 pace = held[0].call.pace
                 queue = pace.waiting
         if queue is worker.queue:

@@ -55,22 +55,29 @@ class FairQueue:
     Calls of tasks that were given one by one share a turn, in which these tasks are first in, first out.
     """
 
-    __slots__ = ("_one_by_one", "_ordinary", "suspects")
+    __slots__ = ("_has_turn", "_one_by_one", "_ordinary", "_turn", "suspects", "turn")
 
     def __init__(self) -> None:
-        #: calls, and None for the turn of tasks that were given one by one, while there are any
+        #: calls, and None for the turn of tasks that were given one by one
         self._ordinary: deque[CallState | None] = deque()
-        #: these tasks: a call, and the item up to which its waiting ones are next
-        self._one_by_one: deque[tuple[CallState, int]] = deque()
+        #: True while that is there
+        self._has_turn = False
+        #: these tasks: a number that grows, a call, and the item up to which its waiting ones are next
+        self._one_by_one: deque[tuple[int, CallState, int]] = deque()
+        #: the number of the last of them that was added
+        self._turn = 0
+        #: the number of the one that is next
+        self.turn = 0
         #: calls with suspects, and some that had
         self.suspects: deque[CallState] = deque()
 
-    def add(self, call: CallState, returned: int | None = None) -> None:
+    def add(self, call: CallState, returned: tuple[int, int] | None = None) -> None:
         """Queue a call wherever it has work and is not queued yet.
 
         Args:
             call: the call.
-            returned: the end of a range of items that a worker gave back; None where it grew.
+            returned: of a range of items that a worker gave back its entry's turn, and its end; None where
+                the call grew.
         """
         if call.one_by_one:
             if call.ready:
@@ -82,16 +89,24 @@ class FairQueue:
             call.is_suspect_queued = True
             self.suspects.append(call)
 
-    def _add_in_order(self, call: CallState, returned: int | None) -> None:
+    def _add_in_order(self, call: CallState, returned: tuple[int, int] | None) -> None:
         tasks = self._one_by_one
-        if not tasks:
+        if not self._has_turn:
+            self._has_turn = True
             self._ordinary.append(None)
         if returned is not None:
-            tasks.appendleft((call, returned))
+            turn, stop = returned
+            at = 0
+            # none but what was given back as well
+            while at < len(tasks) and (tasks[at][0], tasks[at][2]) < returned:
+                at += 1
+            tasks.insert(at, (turn, call, stop))
             return
-        if tasks and tasks[-1][0] is call:
+        if tasks and tasks[-1][0] == self._turn and tasks[-1][1] is call:
             tasks.pop()
-        tasks.append((call, call.count))
+        else:
+            self._turn += 1
+        tasks.append((self._turn, call, call.count))
 
     def next_suspect(self) -> CallState | None:
         """The call whose suspect is next, or None."""
@@ -106,16 +121,14 @@ class FairQueue:
 
     def next_ordinary(self) -> CallState | None:
         """The call whose ordinary work is next, or None."""
-        queue, tasks = self._ordinary, self._one_by_one
+        queue = self._ordinary
         while queue:
             call = queue[0]
             if call is None:
-                call, stop = tasks[0]
-                if call.ready and call.ready[0][0] < stop:
+                call = self.next_one_by_one()
+                if call is not None:
                     return call
-                tasks.popleft()
-                if tasks:
-                    continue
+                self._has_turn = False
             elif call.ready:
                 return call
             else:
@@ -123,9 +136,19 @@ class FairQueue:
             queue.popleft()
         return None
 
+    def next_one_by_one(self) -> CallState | None:
+        """The call whose task is next of those that were given one by one, or None."""
+        tasks = self._one_by_one
+        while tasks:
+            self.turn, call, stop = tasks[0]
+            if call.ready and call.ready[0][0] < stop:
+                return call
+            tasks.popleft()
+        return None
+
     def in_a_row(self) -> int:
-        """Units of the next call that come before those of others; of tasks that were given one by one."""
-        call, stop = self._one_by_one[0]
+        """Units of the call of :meth:`next_one_by_one` that come before those of others."""
+        _, call, stop = self._one_by_one[0]
         return call.units(call.ready[0][0], stop)
 
     def rotate_suspects(self) -> None:
@@ -270,6 +293,7 @@ class Ledger:
         """Take an entry off its worker."""
         self.entries.pop(entry.id, None)
         entry.worker.held.remove(entry)
+        entry.worker.used -= not entry.more
         if entry.revoke is not RevokeState.NO:
             self.stragglers.settle(entry, RevokeState.ANSWERED)
         if entry.call.duplicates is not None:
@@ -312,20 +336,58 @@ class Assigner:
             if worker is None:
                 return
             queue.rotate_ordinary()
-            units = 1
-            if call.retry and call.queued > 1:
-                units = batch_units(
-                    self._policy,
-                    call.pace.mean,
-                    call.queued,
-                    self._ledger.takers,
-                    worker.units_left,
-                    call.bytes_per_item * call.chunk,
-                )
-                if call.one_by_one:
-                    units = min(units, queue.in_a_row())
+            if call.one_by_one and total.units > 1:
+                self._dispatch_in_order(worker, call, now, out)
+                continue
+            # no call more than needed: for each task that is waited for
+            most = self._most(worker, call, call.queued) if call.queued > 1 else 1
+            start, stop = call.take(most)
+            self._dispatch(worker, call, start, stop, False, now, out).turn = queue.turn
+
+    def _most(self, worker: WorkerState, call: CallState, queued: int) -> int:
+        """Units that an entry of a call may have where so many wait."""
+        if not call.retry:
+            return 1
+        return batch_units(
+            self._policy,
+            call.pace.mean,
+            queued,
+            self._ledger.takers,
+            worker.units_left,
+            call.bytes_per_item * call.chunk,
+        )
+
+    def _dispatch_in_order(
+        self, worker: WorkerState, call: CallState, now: float, out: list[Command]
+    ) -> None:
+        """Dispatch the next of the tasks that were given one by one, for one credit.
+
+        Those of one call that follow one another are an entry. The tasks of other calls behind them go with it,
+        as entries of their own, as long as all together last no longer than one entry may.
+        """
+        queue, total = self._ledger.queue, self._ledger.total
+        entry: Entry | None = None
+        room = 1.0
+        for _ in range(self._policy.max_entries):
+            most = self._most(worker, call, total.units)
+            units = min(int(room * most), queue.in_a_row())
+            if units < 1:
+                return
+            if entry is not None:
+                entry.more = True
+                step = out[-1]
+                assert isinstance(step, Dispatch)
+                step.more = True
             start, stop = call.take(units)
-            self._dispatch(worker, call, start, stop, False, now, out)
+            entry = self._dispatch(worker, call, start, stop, False, now, out, entry is not None)
+            entry.turn = queue.turn
+            room -= units / most
+            following = queue.next_one_by_one()
+            if following is None or not (
+                worker.is_taker and call.pace.is_fast and following.pace.is_fast
+            ):
+                return
+            call = following
 
     def _may_queue(self, call: CallState) -> bool:
         """Whether work of this call may wait behind other work on a worker."""
@@ -345,14 +407,17 @@ class Assigner:
         suspect: bool,
         now: float,
         out: list[Command],
-    ) -> None:
+        with_last: bool = False,
+    ) -> Entry:
         ledger = self._ledger
         entry = Entry(next(self._numbers), call, worker, start, stop, is_suspect=suspect)
         ledger.entries[entry.id] = entry
         if not worker.held:
             worker.since = now
         worker.held.append(entry)
-        worker.credits -= 1
+        if not with_last:
+            worker.credits -= 1
+            worker.used += 1
         if worker.units_left is not None:
             worker.units_left -= call.units(start, stop)
         if call.duplicates is not None:
@@ -361,6 +426,7 @@ class Assigner:
         if not worker.is_watched and (stop - start > call.chunk or len(worker.held) > 1):
             ledger.stragglers.note(worker, len(ledger.workers))
         out.append(Dispatch(worker.id, entry.id, call.id, start, stop, call.chunk))
+        return entry
 
 
 class Revoker:
@@ -418,14 +484,14 @@ class Revoker:
             if worker.units_left is not None:
                 worker.units_left += call.units(kept, stop)
             if not call.is_over:
-                self._requeue(call, kept, stop)
+                self._requeue(entry, kept, stop)
         if entry.done == kept:
             self._ledger.release(entry)
         self._ledger.update(worker, out)
 
-    def _requeue(self, call: CallState, start: int, stop: int) -> None:
+    def _requeue(self, entry: Entry, start: int, stop: int) -> None:
         """Queue items that a worker gave back and no other worker holds."""
-        duplicates = call.duplicates
+        call, duplicates = entry.call, entry.call.duplicates
         if duplicates is None:
             call.put_back(start, stop)
         else:
@@ -436,7 +502,7 @@ class Revoker:
                     call.suspect(*suspect)
                 for other in reversed(others):
                     call.put_back(*other)
-        self._ledger.queue.add(call, stop)
+        self._ledger.queue.add(call, (entry.turn, stop))
 
     def requeue_overdue(self, now: float) -> None:
         """Queue the items of unanswered revokes as well: the first result counts."""
@@ -449,7 +515,7 @@ class Revoker:
             for part in reversed(call.duplicates.add(entry, start, entry.stop)):
                 call.withdraw(*part)
                 call.put_back(*part)
-            self._ledger.queue.add(call, entry.stop)
+            self._ledger.queue.add(call, (entry.turn, entry.stop))
 
 
 class PendingTable:
