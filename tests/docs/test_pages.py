@@ -130,3 +130,15 @@ def test_modules_and_files_that_a_document_names_are_there(document):
     gone += [path for path in PATH.findall(text) if not any((one / path).exists() for one in above)]
 
     assert gone == []
+
+
+def test_each_changelog_fragment_is_where_a_release_looks_for_it():
+    settings = (ROOT / "pyproject.toml").read_text()
+    folders = re.findall(r'^path = "(\w+)"$', settings, re.MULTILINE)
+    types = re.findall(r'^directory = "(\w+)"$', settings, re.MULTILINE)
+    fragments = ROOT / "changelog.d"
+    # a number at the end tells several of one number and type apart
+    name = re.compile(rf"({'|'.join(folders)})/[\w+]+\.({'|'.join(types)})(\.\d+)?\.md")
+    names = [path.relative_to(fragments).as_posix() for path in fragments.rglob("*.md")]
+    assert names
+    assert not [one for one in names if not name.fullmatch(one)]
