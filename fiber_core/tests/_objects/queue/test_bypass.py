@@ -5,9 +5,12 @@ from unittest.mock import Mock
 
 import pytest
 
+from fiber._objects.protocol import Notice, Op
 from fiber._objects.queue import bypass_socket
 from fiber._objects.queue.bypass import Bypass
 from fiber._objects.queue.bypass_socket import ReadingEnd
+from fiber._objects.queue.progress import ProgressSlot
+from fiber._objects.queue.reader import RemoteReader
 from fiber._objects.queue.remote_channel import RemoteWriter
 from objects_world import put, take
 from wire_world import in_thread, readable, until
@@ -177,6 +180,28 @@ def test_items_put_together_end_one_that_an_item_went_through(count, is_closed):
     writer.put(b"1", block=True, timeout=None)
     remote.cast.assert_called_once()
     assert end.close.called == is_closed
+
+
+def test_a_reader_whose_end_comes_late_asks_the_owner_once_it_has_left():
+    remote = Mock(shape=Mock(directions=[Mock(maxsize=0)]), client=None)
+    reader = RemoteReader(remote, 0, ProgressSlot.private(), 1)
+    sent = remote.cast.call_args_list
+    reader._changed = Mock(wraps=reader._changed)
+    got = in_thread(lambda: take(Mock(reader=lambda _: reader)))
+    until(lambda: sent)
+    stale = Mock(number=1, **{"receive.return_value": b"stale"})
+    reader.keep_bypass(stale)
+    waits = reader._changed.wait.call_count
+
+    reader.on_bypass(2, 1, 1)
+
+    # it waits for what gives it back, or has asked already
+    until(lambda: reader._changed.wait.call_count > waits or len(sent) > 1)
+    remote.submit.call_args.args[0]()
+    until(lambda: len(sent) == 3)
+    assert [call.args[0][0][0] for call in sent] == [Op.REQUEST, Op.GIVE_BACK, Op.REQUEST]
+    reader.on_answer(Notice.ITEMS, False, 1, [b"fresh"])
+    assert got() == b"fresh"
 
 
 def test_without_a_descriptor_there_is_none(made, bypass, writer, reader, monkeypatch):

@@ -159,9 +159,10 @@ class RemoteReader:
         self._waiting += 1
         try:
             while not self._buffer:
-                if self._open_number and self._bypass is not None:
+                bypass = self._bypass
+                if bypass is not None and bypass.number == self._open_number:
                     left = None if deadline is None else deadline.left
-                    if not self._receive(self._bypass, left if block else 0):
+                    if not self._receive(bypass, left if block else 0):
                         if not block:
                             # only the owner knows that there is none
                             self._leave_bypass()
@@ -170,6 +171,10 @@ class RemoteReader:
                     continue
                 if self._ended or self._error is not None:
                     break
+                if self._open_number:
+                    # no end of that one is here: it is being given back, and before that nothing is asked for
+                    self._changed.wait(TURN)
+                    continue
                 ask = self._request
                 if ask is None:
                     ask = self._send_request(Mode.WAIT if block else Mode.NOWAIT)
@@ -470,7 +475,7 @@ class RemoteReader:
             self._left_number = max(number, self._left_number)
             if bypass is not None:
                 bypass.close()
-                self._changed.notify_all()
+            self._changed.notify_all()
             return protocol.GIVE_BACK.pack(Op.GIVE_BACK, self._direction, after, upto, number)
 
         self._send(message)
