@@ -1,6 +1,8 @@
 """What a program answers at its status socket besides its status: a timeline, and logs of its workers."""
 
 import itertools
+import time
+from unittest.mock import Mock
 
 import pytest
 
@@ -85,7 +87,9 @@ class Counting:
     def __init__(self, monkeypatch, most=100):
         self.now = 0.0
         monkeypatch.setattr(module, "_MOST_SPANS", most)
-        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
+        # that module's alone: other threads of the program wait by the real one
+        clock = Mock(wraps=time, monotonic=lambda: self.now)
+        monkeypatch.setattr(module, "time", clock)
         self.timeline = Timeline(runtime.current())
         self.part = GroupTimeline(self.timeline, type("Group", (), {"name": "pool-1"})())
         self._entries = itertools.count(1)
