@@ -43,7 +43,9 @@ def supervisor_messages(data: bytes) -> None:
 
 def _channel(data: bytes) -> Any:
     """Return a channel of paramiko's to a program that said something and ended."""
-    return mock.Mock(recv=io.BytesIO(data).read, recv_stderr=io.BytesIO().read)
+    return mock.Mock(
+        recv=io.BytesIO(data).read, recv_stderr=io.BytesIO().read, recv_exit_status=lambda: 1
+    )
 
 
 @target()
