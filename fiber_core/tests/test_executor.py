@@ -241,14 +241,17 @@ class TestWorkers:
 
 class TestDeath:
     def test_killed_workers_lose_none_of_many_tasks(self, ending):
-        spared = set(fiber.active_children())
-        futures = [ending.submit(nap, 0.002) for _ in range(500)]
+        futures = []
         for _ in range(3):
-            ending.submit(pid).result(PATIENCE)
-            victim = next(one for one in fiber.active_children() if one not in spared)
+            found = ending.submit(pid)
+            # behind it, in their order
+            futures += [ending.submit(nap, 0.002) for _ in range(200)]
+            number = found.result(PATIENCE)
+            victim = next(one for one in fiber.active_children() if one.pid == number)
             process_signals.kill(victim)
-            spared.add(victim)
-        assert [future.result(PATIENCE) for future in futures] == [0.002] * 500
+            # what it answers until then would name it again
+            victim.join(PATIENCE)
+        assert [future.result(PATIENCE) for future in futures] == [0.002] * 600
 
     def test_a_task_that_always_kills_its_worker_fails_alone(self, ending):
         futures = [ending.submit(die_at, n, 5) for n in range(10)]
