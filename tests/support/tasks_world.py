@@ -31,6 +31,17 @@ def message(kind: Kind, segments: Sequence[frames.Buffer] = (), number: int = 0)
     return Message(kind, TARGET, number, memoryview(frames.joined(segments)))
 
 
+def outcomes_of(values: Sequence[Any]) -> Outcomes:
+    """Outcomes of items that have returned these values; an exception is that of an item which failed."""
+    outcomes = Outcomes()
+    for value in values:
+        if isinstance(value, Exception):
+            outcomes.fail(value)
+        else:
+            outcomes.add(value)
+    return outcomes
+
+
 class FakePeer:
     """Owner side of a worker's connection."""
 
@@ -322,14 +333,8 @@ class Master:
 
     def finish(self, peer: Any, head: Tasks, values: Sequence[Any], *, credits_: int = 1) -> None:
         """A worker is done with an entry."""
-        outcomes = Outcomes()
-        for value in values:
-            if isinstance(value, Exception):
-                outcomes.fail(value)
-            else:
-                outcomes.add(value)
         done = pack_done(head.entry, head.start, head.stop, 0.001, credits_)
-        self.send(peer, Kind.DONE, [done, *outcomes.encode()])
+        self.send(peer, Kind.DONE, [done, *outcomes_of(values).encode()])
 
     def serve(self, name: str, function: Callable[[Any], Any]) -> int:
         """A worker asks for work and does all that it gets; how many entries it has had."""

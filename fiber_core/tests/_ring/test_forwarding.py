@@ -202,7 +202,7 @@ def test_every_member_of_a_ring_reaches_a_server_of_whoever_gave_it_the_pipes(pi
 
 @pytest.fixture
 def path(folder):
-    return f"{folder}/door"
+    return f"{folder}/listener"
 
 
 def call(path):
@@ -217,7 +217,7 @@ def say_hello(connection):
 
 
 def test_each_connection_is_served_until_it_is_closed(path):
-    accepting = AcceptThread(private_listener(path), say_hello, name="test-door")
+    accepting = AcceptThread(private_listener(path), say_hello, name="test-accept")
     assert [call(path) for _ in range(3)] == [b"hello"] * 3
 
     accepting.close()
@@ -225,7 +225,7 @@ def test_each_connection_is_served_until_it_is_closed(path):
 
     with pytest.raises(ConnectionRefusedError):
         call(path)
-    assert not [one for one in threading.enumerate() if one.name == "test-door"]
+    assert not [one for one in threading.enumerate() if one.name == "test-accept"]
 
 
 def test_many_are_served_at_once_where_one_may_take_long(path):
@@ -237,7 +237,7 @@ def test_many_are_served_at_once_where_one_may_take_long(path):
             connection.sendall(b"both are here")
 
     with contextlib.closing(
-        AcceptThread(private_listener(path), serve, name="test-door", thread_per_connection=True)
+        AcceptThread(private_listener(path), serve, name="test-accept", thread_per_connection=True)
     ):
         first = in_thread(call, path)
         assert call(path) == first() == b"both are here"
@@ -251,7 +251,9 @@ def test_it_goes_on_after_the_system_refused_one_and_where_there_is_no_thread(
     refused = OSError(refusal, "refused")
     listener.accept.side_effect = itertools.chain([refused], itertools.repeat(DEFAULT))
     with contextlib.closing(
-        AcceptThread(listener, say_hello, name="test-door", thread_per_connection=True, pause=0.01)
+        AcceptThread(
+            listener, say_hello, name="test-accept", thread_per_connection=True, pause=0.01
+        )
     ):
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError))
@@ -269,7 +271,7 @@ def test_it_may_be_closed_by_what_it_serves(path):
         closed.set()
 
     listener = private_listener(path)
-    accepting = AcceptThread(listener, serve, name="test-door")
+    accepting = AcceptThread(listener, serve, name="test-accept")
     call(path)
 
     assert closed.wait(20)

@@ -27,7 +27,7 @@ from fiber.exceptions import WireError
 from fiber.model import Reason, ReasonKind
 from fiber.model.job import Attempt
 from pool_tasks import Refuses
-from tasks_world import OutOfBand, Sink, Tied
+from tasks_world import OutOfBand, Sink, Tied, outcomes_of
 
 # Messages between a pool and its workers are read as written, and nonsense is refused.
 
@@ -125,14 +125,8 @@ def test_outcomes_of_several_entries_travel_together():
 
     parts = []
     for start, values in ((5, [1, ValueError("two")]), (0, [[3], Odd()]), (9, []), (7, [4.5])):
-        outcomes = Outcomes()
-        for value in values:
-            if isinstance(value, Exception):
-                outcomes.fail(value)
-            else:
-                outcomes.add(value)
         head = protocol.pack_done(start, start, start + len(values), 0.1, 0)
-        parts.append((head, outcomes))
+        parts.append((head, outcomes_of(values)))
     body = memoryview(bytearray().join(protocol.done(parts)))
     dones, received = protocol.read_all_done(len(parts) - 1, body)
     assert [(done.start, done.stop) for done in dones] == [(5, 7), (0, 2), (9, 9), (7, 8)]
